@@ -1,0 +1,237 @@
+"""The messages between an editor's language server and the engine, and their framing.
+
+A frame is a 4-byte big-endian length and that many bytes of msgpack: one map whose ``type`` names
+the message. Both sides begin with ``Hello``. This is the only file that knows wire types; it knows
+no socket.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+
+from specengine.errors import ProtocolError
+
+PROTOCOL_VERSION: Final = 1
+"""Both sides must have the same; a difference ends the connection with a clear message."""
+
+MAX_FRAME_BYTES: Final = 8 * 2**20
+"""A longer frame ends the connection before its body is read."""
+
+MAX_TEXT_CHARS: Final = 2 * 2**20
+"""Longest prefix or suffix of a request."""
+
+LENGTH: Final = struct.Struct(">I")
+"""The four bytes before each body."""
+
+T = TypeVar("T")
+
+
+class CancelCause(StrEnum):
+    """Who ended a request early, and why: the next one treats the stored prefix accordingly."""
+
+    SUPERSEDED = "superseded"
+    CLIENT = "client"
+    DISCONNECT = "disconnect"
+    SHUTDOWN = "shutdown"
+
+
+class StopReason(StrEnum):
+    """Why a completion ended."""
+
+    END_TOKEN = "end_token"
+    LENGTH = "length"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+
+
+class EngineState(StrEnum):
+    """What the engine can do now."""
+
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+
+
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
+    """One frame; the tag is the class name in snake case."""
+
+
+class Hello(_Message, frozen=True, tag="hello"):
+    """First frame of both sides."""
+
+    protocol: int
+    """``PROTOCOL_VERSION`` of the sender."""
+    program: str
+    """Name and version, for the log."""
+    token: str = ""
+    """Secret of a TCP engine; empty on a Unix socket, whose peer is checked by user id."""
+
+
+class Complete(_Message, frozen=True, tag="complete"):
+    """Ask for a continuation at a cursor. A newer one for the same document supersedes it."""
+
+    request: int
+    """Chosen by the client, unique in its connection."""
+    document: str
+    """Latest wins per document. Any string; never logged above DEBUG."""
+    prefix: str
+    """Text before the cursor, already trimmed."""
+    suffix: str = ""
+    """Text after the cursor, already trimmed; used by models that can fill in the middle."""
+    max_tokens: int = 64
+    temperature: float = 0.0
+    """0 is greedy."""
+    seed: int = 0
+    drafter: str | None = None
+    """Overrides the engine's drafter for this request."""
+    heal: bool = True
+    """Step back to a safe token boundary before the cursor."""
+
+
+class Cancel(_Message, frozen=True, tag="cancel"):
+    """End a request; its answer will say ``cancelled``."""
+
+    request: int
+    cause: CancelCause = CancelCause.CLIENT
+
+
+class Stop(_Message, frozen=True, tag="stop"):
+    """The text so far is enough; end the request with what is written."""
+
+    request: int
+
+
+class StatusQuery(_Message, frozen=True, tag="status_query"):
+    """Ask for ``EngineStatus``; it is also sent unasked whenever it changes."""
+
+
+class Chunk(_Message, frozen=True, tag="chunk"):
+    """Text that one pass has added. Chunks joined are the text of ``Done``."""
+
+    request: int
+    text: str
+
+
+class TokenCounts(msgspec.Struct, frozen=True):
+    """Where the tokens of one request went."""
+
+    prompt: int = 0
+    reused: int = 0
+    """Prompt tokens whose KV was already there."""
+    prefilled: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+
+
+class PhaseTimes(msgspec.Struct, frozen=True):
+    """Milliseconds by phase inside the engine."""
+
+    queue: float = 0.0
+    prefill: float = 0.0
+    draft: float = 0.0
+    verify: float = 0.0
+    total: float = 0.0
+    """From receipt of the frame to the answer."""
+
+
+class Done(_Message, frozen=True, tag="done"):
+    """The last frame of a request that did not fail."""
+
+    request: int
+    text: str
+    token_ids: tuple[int, ...]
+    """Committed tokens, healed ones first; the end token is not among them."""
+    stop_reason: StopReason
+    cause: CancelCause | None
+    """Set exactly when ``stop_reason`` is ``cancelled``."""
+    model: str
+    drafter: str
+    steps: int
+    """Forward passes after prefill."""
+    tokens: TokenCounts
+    ms: PhaseTimes
+
+
+class Failed(_Message, frozen=True, tag="failed"):
+    """The last frame of a request that failed; ``code`` names the class in errors.py."""
+
+    request: int
+    code: str
+    what: str
+    hint: str
+
+
+class EngineStatus(_Message, frozen=True, tag="engine_status"):
+    """What the engine is doing; sent after ``Hello``, when asked, and on every change."""
+
+    state: EngineState
+    model: str
+    drafter: str
+    progress: float
+    """Of loading, 0 to 1."""
+    detail: str
+    """One line for people: what is being loaded, or why loading failed."""
+    active: int
+    """Requests that are running."""
+    waiting: int
+    """Requests that wait."""
+    prompt_tokens: int
+    """Prompt tokens that the engine takes; a longer prefix is cut at its beginning."""
+
+
+ClientMessage = Hello | Complete | Cancel | Stop | StatusQuery
+EngineMessage = Hello | Chunk | Done | Failed | EngineStatus
+
+_encoder = msgspec.msgpack.Encoder()
+_client_decoder = msgspec.msgpack.Decoder(ClientMessage)
+_engine_decoder = msgspec.msgpack.Decoder(EngineMessage)
+
+
+def encode(message: ClientMessage | EngineMessage) -> bytes:
+    """Return the frame of a message, length included.
+
+    Raises:  ProtocolError when it is longer than ``MAX_FRAME_BYTES``.
+    """
+    body = _encoder.encode(message)
+    check_length(len(body))
+    return LENGTH.pack(len(body)) + body
+
+
+def check_length(num_bytes: int) -> None:
+    """Refuse a frame length outside 1 to ``MAX_FRAME_BYTES``."""
+    if not 0 < num_bytes <= MAX_FRAME_BYTES:
+        raise ProtocolError(f"a frame of {num_bytes} bytes; allowed are 1 to {MAX_FRAME_BYTES}.")
+
+
+def decode_from_client(body: bytes) -> ClientMessage:
+    """Return the message in the body of a frame that a client sent."""
+    return _decode(_client_decoder, body)
+
+
+def decode_from_engine(body: bytes) -> EngineMessage:
+    """Return the message in the body of a frame that the engine sent."""
+    return _decode(_engine_decoder, body)
+
+
+def check_hello(message: ClientMessage | EngineMessage) -> Hello:
+    """Return the greeting, or refuse another first message or another protocol version."""
+    if not isinstance(message, Hello):
+        raise ProtocolError(f"the first frame must be hello, not {type(message).__name__}.")
+    if message.protocol != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"{message.program} speaks protocol {message.protocol}, this side {PROTOCOL_VERSION}.",
+            hint="Restart the engine and the editor, so that both run the same version.",
+        )
+    return message
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"not a message of this protocol: {error}.") from error
