@@ -1,0 +1,101 @@
+"""Keys and values of one sequence: preallocated tensors and a length.
+
+The cache knows positions, not tokens. Rows lie in *tiles* of ``TILE`` positions, because attention
+always reads whole tiles in calls of one constant shape (see models/attention.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+TILE: Final = 256
+"""Positions in a tile."""
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """What a decoder needs of a cache."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def num_bytes(self, capacity: int) -> int:
+        """Return the size of a cache for ``capacity`` positions."""
+        num_values = self.num_layers * self.num_kv_heads * self.head_dim * _round_up(capacity)
+        return 2 * num_values * self.dtype.itemsize
+
+
+class KVCache:
+    """Keys and values of positions 0 to ``length`` - 1, in tensors that never grow."""
+
+    def __init__(self, shape: KVShape, capacity: int) -> None:
+        num_tiles = _round_up(capacity) // TILE
+        size = (shape.num_layers, num_tiles, shape.num_kv_heads, TILE, shape.head_dim)
+        # Zeros, not empty: masked positions are multiplied by zero and must be finite.
+        self._keys = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        self._values = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        self.capacity: Final = num_tiles * TILE
+        self.length = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of both tensors."""
+        return 2 * self._keys.nbytes
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store rows behind ``length`` for one layer; ``length`` itself does not move.
+
+        Shapes:  keys, values [T, KV, D].
+        """
+        start, end = self.length, self.length + keys.shape[0]
+        assert end <= self.capacity, f"{end} positions in a cache of {self.capacity}"
+        while start < end:
+            tile, offset = divmod(start, TILE)
+            num_rows = min(end - start, TILE - offset)
+            source = slice(start - self.length, start - self.length + num_rows)
+            target = slice(offset, offset + num_rows)
+            self._keys[layer, tile, :, target] = keys[source].transpose(0, 1)
+            self._values[layer, tile, :, target] = values[source].transpose(0, 1)
+            start += num_rows
+
+    def tiles(self, layer: int, num_tiles: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return views of the first tiles of a layer: keys and values, [tiles, KV, TILE, D]."""
+        return self._keys[layer, :num_tiles], self._values[layer, :num_tiles]
+
+    def advance(self, num_rows: int) -> None:
+        """Make the rows that every layer has written part of the cache."""
+        assert self.length + num_rows <= self.capacity
+        self.length += num_rows
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions from ``length`` on."""
+        assert 0 <= length <= self.length, f"truncate {self.length} rows to {length}"
+        self.length = length
+
+    def copy_prefix(self, source: KVCache, length: int) -> None:
+        """Become a copy of the first ``length`` positions of another cache of the same shape."""
+        assert length <= source.length and length <= self.capacity
+        num_tiles = _round_up(length) // TILE
+        self._keys[:, :num_tiles] = source._keys[:, :num_tiles]
+        self._values[:, :num_tiles] = source._values[:, :num_tiles]
+        self.length = length
+
+    def rows(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return copies of the stored keys and values of a layer, [length, KV, D], for tests."""
+        num_tiles = _round_up(self.length) // TILE
+        keys, values = self.tiles(layer, num_tiles)
+        return _flat(keys)[: self.length], _flat(values)[: self.length]
+
+
+def _flat(tiles: torch.Tensor) -> torch.Tensor:
+    return tiles.transpose(1, 2).flatten(0, 1)
+
+
+def _round_up(num_positions: int) -> int:
+    return -(-num_positions // TILE) * TILE

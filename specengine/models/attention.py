@@ -1,0 +1,101 @@
+"""Attention whose rows depend on nothing but their own query, keys and values.
+
+Ready-made attention calls split their sums by the number of queries and by the length of the
+window, so the same row gets other bits in a wider verify or a longer cache. Here every call has one
+constant shape: ``ROW_BLOCK`` queries over one tile of ``TILE`` positions under a mask. A row's
+tiles are then joined in order; a tile that a row may not see joins with weight zero, so the length
+of the window cannot matter either.
+
+Source: the joining of tiles by their log-sum-exp is Dao 2023, arXiv 2307.08691, section 3.1.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+
+from specengine.cache.kv_cache import TILE
+from specengine.models.linear import ROW_BLOCK
+
+HIDDEN: Final = -1e30
+"""Added to masked scores; finite, so that a tile without visible keys stays free of NaN."""
+
+EXP_BLOCK: Final = 64
+"""Sizes are padded to a multiple of this for exp, whose vector and tail loops round differently."""
+
+
+def visibility(start: int, groups: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return the additive mask of ``ROW_BLOCK`` rows at positions ``start``, ``start`` + 1, …
+
+    Shapes:  [tiles, 1, groups * ROW_BLOCK, TILE]; tiles cover the last row's own position.
+    """
+    num_tiles = (start + ROW_BLOCK - 1) // TILE + 1
+    positions = torch.arange(start, start + ROW_BLOCK, device=device)
+    keys = torch.arange(num_tiles * TILE, device=device).view(num_tiles, 1, TILE)
+    mask = torch.zeros(num_tiles, ROW_BLOCK, TILE, dtype=dtype, device=device)
+    mask.masked_fill_(keys > positions[:, None], HIDDEN)
+    return mask.repeat(1, groups, 1)[:, None]
+
+
+def attend(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Return the attention of one block of rows.
+
+    Shapes:  queries [ROW_BLOCK, H, D]; keys, values [tiles, KV, TILE, D]; mask as ``visibility``
+        gives it, with H = groups * KV; result [ROW_BLOCK, H * D].
+    """
+    num_rows, num_heads, head_dim = queries.shape
+    num_tiles, num_kv_heads = keys.shape[:2]
+    groups = num_heads // num_kv_heads
+    # The query heads that share a K/V head are rows of one call: K/V need no copy per head.
+    folded = queries.view(num_rows, num_kv_heads, groups, head_dim).permute(1, 2, 0, 3)
+    folded = folded.reshape(1, num_kv_heads, groups * num_rows, head_dim)
+    outputs, sums = _attend_tiles(folded.expand(num_tiles, -1, -1, -1), keys, values, mask)
+    joined = outputs[0] if num_tiles == 1 else _join(outputs, sums)
+    unfolded = joined.view(num_kv_heads, groups, num_rows, head_dim).permute(2, 0, 1, 3)
+    return unfolded.reshape(num_rows, num_heads * head_dim).to(queries.dtype)
+
+
+def _attend_tiles(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return for each tile its normalised output and the log of its sum of exponentials.
+
+    Shapes:  queries [tiles, KV, G * T, D]; outputs likewise; sums [tiles, KV, G * T], float32.
+    """
+    scale = queries.shape[-1] ** -0.5
+    if queries.device.type == "cpu":
+        # The one CPU kernel that also returns the sums; F.scaled_dot_product_attention drops them.
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            queries, keys, values, 0.0, False, attn_mask=mask, scale=scale
+        )
+    return reference_tiles(queries, keys, values, mask)
+
+
+def reference_tiles(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Do what the CPU kernel does in plain operators: for other devices and as its test."""
+    scores = (queries @ keys.transpose(-1, -2)).float() * queries.shape[-1] ** -0.5 + mask.float()
+    weights = scores.softmax(-1).to(values.dtype)
+    return weights @ values, scores.logsumexp(-1)
+
+
+def _join(outputs: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+    weights = _exp(sums - sums.amax(0))
+    weighted = outputs.float() * weights[..., None]
+    total, norm = weighted[0], weights[0]
+    # One tile after the other: a reduction over tiles would group them by their number.
+    for tile in range(1, outputs.shape[0]):
+        total = total + weighted[tile]
+        norm = norm + weights[tile]
+    return total / norm[..., None]
+
+
+def _exp(values: torch.Tensor) -> torch.Tensor:
+    flat = values.flatten()
+    padded = F.pad(flat, (0, -flat.numel() % EXP_BLOCK))
+    return padded.exp()[: flat.numel()].view_as(values)

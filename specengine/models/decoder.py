@@ -1,0 +1,154 @@
+"""The forward pass of a Llama-family decoder over one sequence: token ids in, logits out.
+
+It knows no tokenizer, no sampling and no drafts. Whatever the number of rows, how the prompt was
+cut into chunks, or how much of it came from a stored prefix: a position's logits have the same
+bits. That is what linear.py and attention.py are shaped for.
+
+The residual stream is float32; matrix products run in the weights' precision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from specengine.cache.kv_cache import KVCache, KVShape
+from specengine.models.architecture import Architecture, rope_frequencies
+from specengine.models.attention import attend, visibility
+from specengine.models.linear import ROW_BLOCK, Linear
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Weights of one layer; q, k, v are one matrix, gate and up another."""
+
+    attention_norm: torch.Tensor
+    qkv: Linear
+    query_norm: torch.Tensor | None
+    key_norm: torch.Tensor | None
+    output: Linear
+    mlp_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All weights of a decoder. Rotated dimensions lie in pairs, see ``load.py``."""
+
+    embedding: torch.Tensor
+    """[V, hidden]."""
+    layers: tuple[Layer, ...]
+    final_norm: torch.Tensor
+    head: Linear
+
+
+class Decoder:
+    """A target or a draft model; it keeps nothing between calls."""
+
+    def __init__(self, architecture: Architecture, weights: Weights) -> None:
+        self.architecture = architecture
+        self._weights = weights
+        self._frequencies = rope_frequencies(architecture)
+        self.dtype = weights.embedding.dtype
+        self.device = weights.embedding.device
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of logits of a position."""
+        return self._weights.embedding.shape[0]
+
+    @property
+    def kv_shape(self) -> KVShape:
+        """Return what a cache for this model must look like."""
+        sizes = self.architecture
+        return KVShape(
+            sizes.num_layers, sizes.num_kv_heads, sizes.head_dim, self.dtype, self.device
+        )
+
+    @torch.inference_mode()
+    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+        """Append tokens to the cache and return the logits of the last ``num_logits`` of them.
+
+        Shapes:  result [num_logits, V], float32; row i scores the token after that position.
+        """
+        num_rows = len(token_ids)
+        assert 0 <= num_logits <= num_rows, f"{num_logits} logits of {num_rows} rows"
+        start = cache.length
+        padded = token_ids + [0] * (-num_rows % ROW_BLOCK)
+        hidden = self._weights.embedding[torch.tensor(padded, device=self.device)].float()
+        rotation = self._rotation(start, len(padded))
+        masks = [self._mask(start + offset) for offset in range(0, len(padded), ROW_BLOCK)]
+        for index, layer in enumerate(self._weights.layers):
+            hidden.add_(self._attention(layer, index, hidden, rotation, masks, cache, num_rows))
+            hidden.add_(self._mlp(layer, hidden))
+        cache.advance(num_rows)
+        return self._logits(hidden[num_rows - num_logits : num_rows])
+
+    def _attention(
+        self,
+        layer: Layer,
+        index: int,
+        hidden: torch.Tensor,
+        rotation: torch.Tensor,
+        masks: list[torch.Tensor],
+        cache: KVCache,
+        num_rows: int,
+    ) -> torch.Tensor:
+        sizes = self.architecture
+        num_qk = sizes.num_heads + sizes.num_kv_heads
+        qkv = layer.qkv(self._norm(hidden, layer.attention_norm))
+        qkv = qkv.view(hidden.shape[0], num_qk + sizes.num_kv_heads, sizes.head_dim)
+        queries_keys, values = qkv[:, :num_qk], qkv[:, num_qk:]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            queries_keys = self._head_norms(queries_keys, layer.query_norm, layer.key_norm)
+        queries_keys = _rotate(queries_keys, rotation).to(self.dtype)
+        queries, keys = queries_keys[:, : sizes.num_heads], queries_keys[:, sizes.num_heads :]
+        cache.write(index, keys[:num_rows], values[:num_rows])
+        outputs = [
+            attend(block, *cache.tiles(index, mask.shape[0]), mask)
+            for block, mask in zip(queries.split(ROW_BLOCK), masks, strict=True)
+        ]
+        return layer.output(outputs[0] if len(outputs) == 1 else torch.cat(outputs))
+
+    def _mlp(self, layer: Layer, hidden: torch.Tensor) -> torch.Tensor:
+        gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
+        return layer.down(F.silu(gate) * up)
+
+    def _norm(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(rows, weight.shape, weight, self.architecture.norm_eps).to(self.dtype)
+
+    def _head_norms(
+        self, queries_keys: torch.Tensor, query_norm: torch.Tensor, key_norm: torch.Tensor
+    ) -> torch.Tensor:
+        num_heads = self.architecture.num_heads
+        rows = queries_keys.float()
+        queries = self._norm(rows[:, :num_heads], query_norm)
+        return torch.cat((queries, self._norm(rows[:, num_heads:], key_norm)), dim=1)
+
+    def _rotation(self, start: int, num_rows: int) -> torch.Tensor:
+        """Return cos + i sin of each position's angles, [T, 1, D / 2], complex64."""
+        positions = torch.arange(start, start + num_rows, dtype=torch.float64)
+        angles = torch.outer(positions, self._frequencies)
+        turned = torch.polar(torch.ones_like(angles), angles)
+        return turned.to(torch.complex64).to(self.device)[:, None]
+
+    def _mask(self, start: int) -> torch.Tensor:
+        groups = self.architecture.num_heads // self.architecture.num_kv_heads
+        return visibility(start, groups, self.dtype, self.device)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        num_rows = hidden.shape[0]
+        if num_rows == 0:
+            return hidden.new_empty(0, self.vocab_size)
+        padded = F.pad(hidden, (0, 0, 0, -num_rows % ROW_BLOCK))
+        normed = self._norm(padded, self._weights.final_norm)
+        return self._weights.head(normed)[:num_rows].float()
+
+
+def _rotate(rows: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    # A pair of neighbouring dimensions is one complex number: rotation is one multiplication.
+    pairs = torch.view_as_complex(rows.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * rotation).flatten(-2)
