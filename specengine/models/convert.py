@@ -14,7 +14,7 @@ import math
 import os
 import shutil
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -363,7 +363,7 @@ def _write_json(file: Path, content: Mapping[str, object]) -> None:
 
 
 @contextmanager
-def _disk_errors(target: Path) -> Iterator[None]:
+def _disk_errors(target: Path) -> Generator[None]:
     """Map what the operating system raises while files are written."""
     try:
         yield

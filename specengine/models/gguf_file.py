@@ -9,7 +9,7 @@ Source: names and the order of q and k rows as in llama.cpp's `convert_hf_to_ggu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence,
 
 from specengine.errors import LoadError
 
-Json: TypeAlias = "str | int | float | bool | None | list[Json] | dict[str, Json]"
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 ROWS_AT_ONCE: Final = 8192
 """Rows of a matrix that are float32 at one time; bounds the memory a conversion takes."""
@@ -112,7 +112,7 @@ class GgufFile:
             rows = np.asarray(tensor.data)
             if rows.ndim == 1:
                 values = _to_bfloat16(rows, tensor)
-                yield _to_bytes(values if order is None else values[torch.from_numpy(order)])
+                yield _to_bytes(values if order is None else values[torch.as_tensor(order)])
                 return
             for start in range(0, len(rows), ROWS_AT_ONCE):
                 stop = min(start + ROWS_AT_ONCE, len(rows))
@@ -158,7 +158,6 @@ class GgufFile:
         head_dim = self._int("attention.key_length", hidden // max(heads, 1))
         if self._int("rope.dimension_count", head_dim) != head_dim:
             raise self._refused("rotates only a part of each head")
-        biases = {name.removesuffix(".bias") for name in self._tensors if name.endswith(".bias")}
         return {
             "architectures": [_CLASSES[self._architecture]],
             "model_type": self._architecture,
@@ -169,8 +168,8 @@ class GgufFile:
             "num_key_value_heads": self._int("attention.head_count_kv", heads),
             "head_dim": head_dim,
             "hidden_act": "silu",
-            "attention_bias": any("self_attn" in name for name in biases),
-            "mlp_bias": any(".mlp." in name for name in biases),
+            "attention_bias": self._architecture == "qwen2",
+            "mlp_bias": False,
             "max_position_embeddings": self._int("context_length"),
             "rms_norm_eps": self._float("attention.layer_norm_rms_epsilon"),
             "rope_theta": self._float("rope.freq_base", 10000.0),
@@ -226,7 +225,8 @@ class GgufFile:
             raise self._refused(f"has a tensor {name!r}")
         layer, part, kind = match.groups()
         hub_part = (_TOP_NAMES if layer is None else _LAYER_NAMES).get(part)
-        if hub_part is None:
+        has_biases = self._architecture == "qwen2" and part in ("attn_q", "attn_k", "attn_v")
+        if hub_part is None or (kind == "bias" and not has_biases):
             raise self._refused(f"has a tensor {name!r}")
         prefix = "" if layer is None else f"model.layers.{layer}."
         return f"{prefix}{hub_part}.{kind}"
@@ -281,7 +281,7 @@ class GgufFile:
         )
 
     @contextmanager
-    def _blamed(self) -> Iterator[None]:
+    def _blamed(self) -> Generator[None]:
         """Map what the readers raise on a damaged file."""
         try:
             yield
@@ -299,7 +299,7 @@ def _to_bfloat16(stored: np.ndarray, tensor: ReaderTensor) -> torch.Tensor:
     values = dequantize(stored, tensor.tensor_type)
     # Stored float32 comes as a view of the file; torch wants memory that it may write.
     writable = np.require(values, np.float32, ["C", "W"])
-    return torch.from_numpy(writable).to(torch.bfloat16)
+    return torch.as_tensor(writable).to(torch.bfloat16)
 
 
 def _to_bytes(values: torch.Tensor) -> bytes:
@@ -335,4 +335,5 @@ def _add_special_tokens(tokenizer: Tokenizer, tokens: list[str], types: list[int
     for token, kind in zip(tokens, types, strict=True):
         if kind in (_CONTROL, _USER_DEFINED):
             special = kind == _CONTROL
-            tokenizer.add_tokens([AddedToken(token, special=special, normalized=False)])
+            added = [AddedToken(token, special=special, normalized=False)]
+            tokenizer.add_tokens(added)  # pyright: ignore[reportUnknownMemberType] (stub has a bare list)

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 import platformdirs
@@ -22,7 +22,7 @@ Architecture: TypeAlias = Literal["llama", "qwen2", "qwen3"]
 
 MAX_FILE_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_HIGHEST_DEPTH_HINT: Final = "Write tables as in the models.toml that SpecEngine brings."
+_FORM_HINT: Final = "Write tables as in the models.toml that SpecEngine brings."
 
 
 class FimTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,10 +31,6 @@ class FimTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix: str
     suffix: str
     middle: str
-    repo_name: str | None = None
-    """Announces the name of a repository, where the model learnt that."""
-    file_sep: str | None = None
-    """Announces another file of the repository, where the model learnt that."""
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
@@ -53,6 +49,10 @@ class ModelEntry(msgspec.Struct, frozen=True):
     fim: FimTemplate | None = None
     begin: str | None = None
     """Text of the special token that every prompt starts with."""
+    repo_name: str | None = None
+    """Text of the special token before the name of a repository, where the model learnt that."""
+    file_sep: str | None = None
+    """Text of the special token before each file of a repository, where it learnt that."""
     draft: str | None = None
     """Name of the model that drafts for this one."""
 
@@ -68,6 +68,8 @@ class _ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fim: str | None = None
     """Name of a `[fim.NAME]` table."""
     begin: str | None = None
+    repo_name: str | None = None
+    file_sep: str | None = None
     draft: str | None = None
 
 
@@ -165,13 +167,13 @@ def _read(file: Path) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{file} is no TOML: {error}.", hint=_HIGHEST_DEPTH_HINT) from error
+        raise ConfigError(f"{file} is no TOML: {error}.", hint=_FORM_HINT) from error
 
 
 def _tables(file: Path, key: str, content: dict[str, object]) -> dict[str, object]:
     tables = content.get(key, {})
     if not isinstance(tables, dict):
-        raise ConfigError(f"{file}: {key} must be a table.", hint=_HIGHEST_DEPTH_HINT)
+        raise ConfigError(f"{file}: {key} must be a table.", hint=_FORM_HINT)
     named = cast("dict[str, object]", tables)
     for name in named:
         if _NAME.fullmatch(name) is None:
@@ -195,7 +197,10 @@ def _entry(
         parse_source(table.source)
     except ConfigError as error:
         raise ConfigError(f"{file}: {key}.source: {error.what}", hint=error.hint) from None
-    fields = {**msgspec.structs.asdict(table), "fim": templates.get(table.fim or "")}
+    fields: dict[str, Any] = {
+        **msgspec.structs.asdict(table),
+        "fim": None if table.fim is None else templates[table.fim],
+    }
     return ModelEntry(name=name, **fields)
 
 
@@ -204,7 +209,7 @@ _Table = TypeVar("_Table", FimTemplate, _ModelTable)
 
 def _convert(file: Path, key: str, content: object, kind: type[_Table]) -> _Table:
     if not isinstance(content, dict):
-        raise ConfigError(f"{file}: {key} must be a table.", hint=_HIGHEST_DEPTH_HINT)
+        raise ConfigError(f"{file}: {key} must be a table.", hint=_FORM_HINT)
     table = cast("dict[str, object]", content)
     _refuse_unknown(file, key, table, kind.__struct_fields__)
     try:

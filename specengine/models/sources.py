@@ -14,13 +14,12 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Final, Protocol, TypeAlias
+from typing import IO, Final, Protocol, TypeAlias, cast
 
 from filelock import FileLock, Timeout
 
@@ -182,7 +181,7 @@ def check_local(source: GgufSource | FolderSource) -> None:
 
 
 @contextmanager
-def locked(target: Path, on_progress: OnProgress | None = None) -> Iterator[None]:
+def locked(target: Path, on_progress: OnProgress | None = None) -> Generator[None]:
     """Hold the one lock for making `target`; a second process waits here.
 
     The operating system frees the lock of a killed process.
@@ -201,7 +200,7 @@ def locked(target: Path, on_progress: OnProgress | None = None) -> Iterator[None
 
 
 @contextmanager
-def staged(target: Path) -> Iterator[Path]:
+def staged(target: Path) -> Generator[Path]:
     """Yield an empty folder that becomes `target` in one step if the block succeeds.
 
     The caller holds `locked(target)`, so older staging folders belong to killed processes and
@@ -386,9 +385,9 @@ def _check_blob(source: HubSource, file: Path) -> None:
 
 def _snapshot_download() -> SnapshotDownload:
     # Imported here: it costs half a second, and most runs find the model converted.
-    from huggingface_hub import snapshot_download
+    import huggingface_hub
 
-    return snapshot_download
+    return cast(SnapshotDownload, huggingface_hub.snapshot_download)  # pyright: ignore[reportUnknownMemberType] (its signature names untyped tqdm)
 
 
 def _one_line(error: BaseException) -> str:

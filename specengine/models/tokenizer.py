@@ -90,8 +90,9 @@ class Tokenizer:
     def encode_words(self, text: str) -> list[tuple[int, int]]:
         """Return each id with the index of the word it lies in.
 
-        Words are what the tokenizer cuts a text into before it merges bytes: text that follows
-        changes at most the ids of the last one.
+        Words are what the tokenizer cuts a text into before it merges bytes. Text that follows
+        changes at most the last two: the `'` and `r` of a coming `'re`, or a line end and the
+        spaces after it when another line end comes.
         """
         encoding = self._encode(text)
         words: list[tuple[int, int]] = []
@@ -163,7 +164,7 @@ class StreamDecoder:
 
 def _build(content: bytes, where: str) -> tuple[FastTokenizer, list[_AddedToken]]:
     try:
-        raw = cast("dict[str, object]", msgspec.json.decode(content, type=dict[str, object]))
+        raw = msgspec.json.decode(content, type=dict[str, object])
         _require_byte_level(raw, where)
         added = msgspec.convert(raw.get("added_tokens", []), list[_AddedToken], strict=False)
         raw["added_tokens"] = _protect(cast("list[dict[str, object]]", raw["added_tokens"]), added)

@@ -1,0 +1,40 @@
+# `make help` lists the targets. Needs Python 3.11 or newer; all else goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.setup-done
+
+.PHONY: help setup demo check test exact bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## make .venv, install, fetch the default model; does nothing the second time
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Needs Python 3.11 or newer: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "Debian, Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+$(STAMP): pyproject.toml models.toml | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]'
+	$(BIN)/specengine models pull smollm2-135m
+	@touch $@
+
+demo: setup ## complete some code and show what speculation saved
+	$(BIN)/specengine demo
+
+check: setup ## format, lint, types, layers, spelling
+	$(BIN)/ruff format --check && $(BIN)/ruff check
+	$(BIN)/pyright && $(BIN)/lint-imports
+	$(BIN)/codespell && $(BIN)/validate-pyproject pyproject.toml
+
+test: check ## all that CI runs
+	$(BIN)/python -m pytest
+
+exact: setup ## the long proof that speculation writes the target's text
+	$(BIN)/python -m pytest -m slow tests/exact
+
+bench: setup ## decoding speed with and without speculation
+	$(BIN)/specengine bench decode
+
+clean: ## remove .venv and build outputs; models in the cache stay
+	rm -rf .venv build dist
