@@ -19,6 +19,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from specengine.errors import ConfigError, LoadError
 
+MAX_VOCAB_SIZE: Final = 1 << 21
 _END_TEXTS: Final = (
     "<|endoftext|>",
     "<|im_end|>",
@@ -172,6 +173,7 @@ def _build(content: bytes, where: str) -> tuple[FastTokenizer, list[_AddedToken]
         raw["normalizer"] = None
         raw["truncation"] = raw["padding"] = None
         fast = FastTokenizer.from_buffer(json.dumps(raw).encode())
+        _require_own_ids(fast, added)
     except LoadError:
         raise
     except Exception as error:  # tokenizers raises bare Exception
@@ -188,6 +190,17 @@ def _require_byte_level(raw: dict[str, object], where: str) -> None:
             f"{where} is not byte-level BPE (for example sentencepiece), which does not run yet.",
             hint="Choose another model.",
         )
+
+
+def _require_own_ids(fast: FastTokenizer, added: Sequence[_AddedToken]) -> None:
+    """Refuse ids that the library has changed in silence, and ids beyond any real vocabulary."""
+    for token in added:
+        found = fast.token_to_id(token.content)
+        if found != token.id:
+            raise ValueError(f"the added token {token.content!r} has id {token.id}, not {found}")
+    highest = max(fast.get_vocab(with_added_tokens=True).values(), default=-1)
+    if highest >= MAX_VOCAB_SIZE:
+        raise ValueError(f"it has a token with id {highest}")
 
 
 def _protect(raw: list[dict[str, object]], added: Sequence[_AddedToken]) -> list[dict[str, object]]:

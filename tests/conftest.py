@@ -1,0 +1,16 @@
+"""What several test packages share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specengine.models import convert, registry
+
+
+@pytest.fixture(scope="session")
+def default_model_dir() -> Path:
+    """The folder of the default model; only for tests that are marked `model`."""
+    declared = registry.load(own_file=Path("no-own-models.toml"))
+    return convert.ensure_model(declared.get(declared.default))
