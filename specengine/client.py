@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from specengine import protocol
@@ -120,7 +120,7 @@ class EngineClient:
         """Return a request number that this connection has not used."""
         return next(self._request_ids)
 
-    async def complete(self, message: Complete) -> AsyncIterator[Chunk | Done]:
+    async def complete(self, message: Complete) -> AsyncGenerator[Chunk | Done]:
         """Send a request and yield its chunks, then its ``Done``.
 
         Leaving the iteration early (``aclose``, cancellation) cancels the request in the engine.

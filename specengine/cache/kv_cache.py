@@ -80,7 +80,7 @@ class KVCache:
 
     def copy_prefix(self, source: KVCache, length: int) -> None:
         """Become a copy of the first ``length`` positions of another cache of the same shape."""
-        assert length <= source.length and length <= self.capacity
+        assert length <= min(source.length, self.capacity)
         num_tiles = _round_up(length) // TILE
         self._keys[:, :num_tiles] = source._keys[:, :num_tiles]
         self._values[:, :num_tiles] = source._values[:, :num_tiles]

@@ -5,11 +5,11 @@ Llama, Qwen2 (biases on q, k, v) and Qwen3 (norms on q and k) are one architectu
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
 
+import msgspec
 import torch
 
 from specengine.errors import LoadError
@@ -65,12 +65,26 @@ def read_architecture(folder: Path) -> Architecture:
     """
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text("utf-8"))
-        return _parse(config, path)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        config = msgspec.json.decode(path.read_bytes(), type=_Config)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LoadError(f"cannot read {path}: {error}.") from error
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise LoadError(f"{path} lacks a usable {error}.") from error
+    _check_supported(config, path)
+    rope = config.rope_parameters or config.rope_scaling or _Rope()
+    return Architecture(
+        family=SUPPORTED[config.architectures[0]],
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads or config.num_attention_heads,
+        head_dim=config.head_dim or config.hidden_size // config.num_attention_heads,
+        context_len=config.max_position_embeddings,
+        norm_eps=config.rms_norm_eps,
+        rope_theta=rope.rope_theta or config.rope_theta or 10_000.0,
+        rope_scaling=_scaling(rope, path),
+        has_tied_embeddings=config.tie_word_embeddings,
+    )
 
 
 def rope_frequencies(architecture: Architecture) -> torch.Tensor:
@@ -89,44 +103,66 @@ def rope_frequencies(architecture: Architecture) -> torch.Tensor:
     return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
-def _parse(config: dict[str, Any], path: Path) -> Architecture:
-    name = config["architectures"][0]
+class _Rope(msgspec.Struct):
+    rope_theta: float | None = None
+    rope_type: str | None = None
+    type: str | None = None
+    factor: float | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    original_max_position_embeddings: int | None = None
+
+
+Positive = Annotated[int, msgspec.Meta(gt=0)]
+
+
+class _Config(msgspec.Struct):
+    """What is read of a ``config.json``; other keys do not matter to the decoder."""
+
+    architectures: Annotated[list[str], msgspec.Meta(min_length=1)]
+    vocab_size: Positive
+    hidden_size: Positive
+    intermediate_size: Positive
+    num_hidden_layers: Positive
+    num_attention_heads: Positive
+    max_position_embeddings: Positive
+    rms_norm_eps: float
+    num_key_value_heads: Positive | None = None
+    head_dim: Positive | None = None
+    hidden_act: str = "silu"
+    rope_theta: float | None = None
+    rope_parameters: _Rope | None = None
+    rope_scaling: _Rope | None = None
+    tie_word_embeddings: bool = False
+    use_sliding_window: bool = False
+
+
+def _check_supported(config: _Config, path: Path) -> None:
+    name = config.architectures[0]
     if name not in SUPPORTED:
         raise LoadError(
             f"{path} is a {name}, which this engine cannot run.",
             hint=f"It runs {', '.join(SUPPORTED)}.",
         )
-    if config.get("use_sliding_window"):
+    if config.use_sliding_window:
         raise LoadError(f"{path} wants sliding-window attention, which this engine does not have.")
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    num_heads = int(config["num_attention_heads"])
-    hidden_size = int(config["hidden_size"])
-    return Architecture(
-        family=SUPPORTED[name],
-        vocab_size=int(config["vocab_size"]),
-        hidden_size=hidden_size,
-        intermediate_size=int(config["intermediate_size"]),
-        num_layers=int(config["num_hidden_layers"]),
-        num_heads=num_heads,
-        num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
-        head_dim=int(config.get("head_dim") or hidden_size // num_heads),
-        context_len=int(config["max_position_embeddings"]),
-        norm_eps=float(config["rms_norm_eps"]),
-        rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0),
-        rope_scaling=_parse_scaling(rope, path),
-        has_tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-    )
+    if config.hidden_act != "silu":
+        raise LoadError(f"{path} wants the activation {config.hidden_act!r}; this engine has silu.")
+    if config.num_attention_heads % (config.num_key_value_heads or 1):
+        raise LoadError(f"{path} has heads that do not divide evenly over K/V heads.")
 
 
-def _parse_scaling(rope: dict[str, Any], path: Path) -> Llama3Scaling | None:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+def _scaling(rope: _Rope, path: Path) -> Llama3Scaling | None:
+    kind = rope.rope_type or rope.type or "default"
     if kind == "default":
         return None
-    if kind != "llama3":
-        raise LoadError(f"{path} scales rope by {kind!r}; this engine knows default and llama3.")
-    return Llama3Scaling(
-        factor=float(rope["factor"]),
-        low_freq_factor=float(rope["low_freq_factor"]),
-        high_freq_factor=float(rope["high_freq_factor"]),
-        original_context=int(rope["original_max_position_embeddings"]),
+    numbers = (
+        rope.factor,
+        rope.low_freq_factor,
+        rope.high_freq_factor,
+        rope.original_max_position_embeddings,
     )
+    if kind != "llama3" or None in numbers:
+        raise LoadError(f"{path} scales rope by {kind!r}; this engine knows default and llama3.")
+    factor, low, high, original = (number or 0 for number in numbers)
+    return Llama3Scaling(factor, low, high, int(original))

@@ -27,7 +27,7 @@ EXP_BLOCK: Final = 64
 
 
 def visibility(start: int, groups: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return the additive mask of ``ROW_BLOCK`` rows at positions ``start``, ``start`` + 1, …
+    """Return the additive mask of ``ROW_BLOCK`` rows at positions ``start``, and so on.
 
     Shapes:  [tiles, 1, groups * ROW_BLOCK, TILE]; tiles cover the last row's own position.
     """

@@ -109,7 +109,7 @@ class Decoder:
         cache.write(index, keys[:num_rows], values[:num_rows])
         outputs = [
             attend(block, *cache.tiles(index, mask.shape[0]), mask)
-            for block, mask in zip(queries.split(ROW_BLOCK), masks, strict=True)
+            for block, mask in zip(torch.split(queries, ROW_BLOCK), masks, strict=True)
         ]
         return layer.output(outputs[0] if len(outputs) == 1 else torch.cat(outputs))
 
@@ -150,5 +150,5 @@ class Decoder:
 
 def _rotate(rows: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
     # A pair of neighbouring dimensions is one complex number: rotation is one multiplication.
-    pairs = torch.view_as_complex(rows.float().unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(torch.unflatten(rows.float(), -1, (-1, 2)))
     return torch.view_as_real(pairs * rotation).flatten(-2)

@@ -67,7 +67,7 @@ def proven_widths(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[int,
     reference = Linear(weight, bias)(rows)
     widths: list[int] = []
     for width in CANDIDATE_WIDTHS:
-        wide = torch.cat([F.linear(block, weight, bias) for block in rows.split(width)])
+        wide = torch.cat([F.linear(block, weight, bias) for block in torch.split(rows, width)])
         if torch.equal(wide, reference):
             widths.append(width)
         else:

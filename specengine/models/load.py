@@ -6,9 +6,9 @@ Only safetensors are read: they hold numbers and names, never code.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,6 +23,9 @@ DTYPES: Final[Mapping[Precision, torch.dtype]] = {
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
 }
+DERIVED: Final = ("rotary_emb.inv_freq", "lm_head.weight")
+"""Endings of weights that may lie unused: rope's angles, and a head tied to the embedding."""
+
 OnFraction = Callable[[float], None]
 
 
@@ -85,9 +88,22 @@ class _TensorReader:
     def __init__(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
         self._tensors = tensors
         self._dtype = dtype
+        self._taken: set[str] = set()
 
     def has(self, name: str) -> bool:
-        return name in self._tensors
+        return name in self.names()
+
+    def names(self) -> Collection[str]:
+        return self._tensors.keys()
+
+    def check_all_taken(self) -> None:
+        """Refuse weights that nothing has asked for: the model would run without them."""
+        left = {name for name in self.names() if not name.endswith(DERIVED)} - self._taken
+        if left:
+            raise LoadError(
+                f"{len(left)} weights have no place in this architecture, {min(left)} among them.",
+                hint="The model is of a kind that this engine cannot run.",
+            )
 
     def matrix(self, name: str, *shape: int) -> torch.Tensor:
         """Return a weight in the precision of matrix products."""
@@ -100,6 +116,7 @@ class _TensorReader:
     def _take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if not self.has(name):
             raise LoadError(f"the weights lack {name}.")
+        self._taken.add(name)
         tensor = self._get(name)
         if tuple(tensor.shape) != shape:
             raise LoadError(f"{name} has shape {tuple(tensor.shape)}; config.json wants {shape}.")
@@ -117,16 +134,32 @@ class _WeightReader(_TensorReader):
         self._device = device
         self._files = _files_by_weight(folder)
 
-    def has(self, name: str) -> bool:
-        return name in self._files
+    def names(self) -> Collection[str]:
+        return self._files.keys()
 
     def _get(self, name: str) -> torch.Tensor:
         path = self._files[name]
         try:
-            with safe_open(path, framework="pt", device=str(self._device)) as file:
+            with _opened(path, str(self._device)) as file:
                 return file.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise LoadError(f"cannot read {name} from {path}: {error}.") from error
+
+
+class _SafeFile(Protocol):
+    """What is used of an open safetensors file, which comes without types."""
+
+    def __enter__(self) -> _SafeFile: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def keys(self) -> list[str]: ...
+
+    def get_tensor(self, name: str) -> torch.Tensor: ...
+
+
+def _opened(path: Path, device: str) -> _SafeFile:
+    return cast("_SafeFile", safe_open(path, framework="pt", device=device))
 
 
 def _files_by_weight(folder: Path) -> dict[str, Path]:
@@ -136,7 +169,7 @@ def _files_by_weight(folder: Path) -> dict[str, Path]:
         if index.exists():
             names = json.loads(index.read_text("utf-8"))["weight_map"]
             return {weight: _inside(folder, name) for weight, name in names.items()}
-        with safe_open(single, framework="pt") as file:
+        with _opened(single, "cpu") as file:
             return dict.fromkeys(file.keys(), single)
     except (OSError, SafetensorError, ValueError, KeyError, AttributeError) as error:
         raise LoadError(f"cannot read the weights in {folder}: {error}.") from error
@@ -170,6 +203,7 @@ def _read_weights(
     if not sizes.has_tied_embeddings:
         head = reader.matrix("lm_head.weight", sizes.vocab_size, sizes.hidden_size)
     final_norm = reader.vector("model.norm.weight", sizes.hidden_size)
+    reader.check_all_taken()
     return Weights(embedding, tuple(layers), final_norm, linear(head))
 
 
@@ -229,5 +263,5 @@ def _paired(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
     Hugging Face checkpoints rotate that pair; as neighbours they are one complex number. Queries
     and keys are reordered alike, so their products are the same.
     """
-    heads = rows.unflatten(0, (-1, 2, head_dim // 2))
+    heads = torch.unflatten(rows, 0, (-1, 2, head_dim // 2))
     return heads.transpose(1, 2).reshape(rows.shape)

@@ -1,0 +1,211 @@
+"""The ``specengine`` command: the only place of the engine that parses arguments, prints, exits.
+
+Imports are local to commands: only ``serve`` and the benchmarks pay for torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from specengine.errors import SpecEngineError
+from specengine.launch import EngineCommand
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; exit with 1 and one clear line when it cannot be done."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], None] = options.run
+    try:
+        run(options)
+    except SpecEngineError as error:
+        sys.exit(f"specengine: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specengine", description="Self-hosted inline code completion."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="run an engine"))
+    _add_complete(commands.add_parser("complete", help="complete at a place of a file"))
+    _add_models(commands.add_parser("models", help="list, fetch and check models"))
+    _add_bench(commands.add_parser("bench", help="measure on this machine"))
+    demo = commands.add_parser("demo", help="type into a real file through the language server")
+    demo.set_defaults(run=_demo)
+    return parser
+
+
+def _add_engine_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", help="name in models.toml, a folder, or a .gguf file")
+    parser.add_argument("--drafter", help="none, suffix, draft_model, auto, or several joined by +")
+    parser.add_argument("--draft-model", help="model of the draft_model drafter")
+    parser.add_argument("--precision", help="bfloat16 or float32")
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _add_engine_options(parser)
+    parser.add_argument("--device", help="torch device")
+    parser.add_argument("--threads", type=int, help="torch threads")
+    parser.add_argument("--idle-exit", dest="idle_exit_s", type=float, metavar="SECONDS")
+    parser.add_argument("--socket", type=Path, metavar="PATH", help="listen on a Unix socket")
+    parser.add_argument(
+        "--listen-file", type=Path, metavar="PATH", help="listen on loopback; write the port here"
+    )
+    parser.set_defaults(run=_serve)
+
+
+def _add_complete(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="PATH:LINE:COLUMN", help="both count from 1")
+    _add_engine_options(parser)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_complete)
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="show all models and which are here")
+    listing.set_defaults(run=_list_models)
+    pull = actions.add_parser("pull", help="fetch and convert a model")
+    pull.add_argument("name", nargs="?", help="default: the default model")
+    pull.set_defaults(run=_pull_model)
+    check = actions.add_parser("check", help="verify the files of a model")
+    check.add_argument("name", nargs="?", help="default: the default model")
+    check.set_defaults(run=_check_model)
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=("decode", "infill", "typing"))
+    _add_engine_options(parser)
+    parser.add_argument("--limit", type=int, help="problems or prompts to take")
+    parser.add_argument("--runs", type=int, default=3, help="interleaved repetitions")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
+    parser.set_defaults(run=_bench)
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from specengine.serve import Door, serve
+    from specengine.settings import load_settings
+
+    _log_to_stderr()
+    names = ("model", "drafter", "draft_model", "precision", "device", "threads", "idle_exit_s")
+    settings = load_settings({name: getattr(options, name) for name in names})
+    serve(settings, Door(options.socket, options.listen_file))
+
+
+def _complete(options: argparse.Namespace) -> None:
+    from specengine.ask import Place, Wishes, complete_at
+
+    wishes = Wishes(options.max_tokens, options.temperature, options.seed)
+    command = _engine_command(options)
+    done = asyncio.run(
+        complete_at(
+            Place.parse(options.place),
+            command,
+            wishes,
+            lambda status: _show_progress(status.progress, status.detail),
+        )
+    )
+    if not options.json:
+        print(done.text)
+        return
+    answer = {
+        "text": done.text,
+        "tokens": done.token_ids,
+        "stop_reason": done.stop_reason,
+        "model": done.model,
+        "drafter": done.drafter,
+        "timings": {
+            **msgspec.to_builtins(done.ms),
+            **msgspec.to_builtins(done.tokens),
+            "steps": done.steps,
+        },
+    }
+    print(json.dumps(answer, ensure_ascii=False))
+
+
+def _engine_command(options: argparse.Namespace) -> EngineCommand:
+    from specengine.settings import load_settings
+
+    names = ("model", "drafter", "draft_model", "precision")
+    settings = load_settings({name: getattr(options, name) for name in names})
+    further: list[str] = []
+    if settings.draft_model:
+        further += ["--draft-model", settings.draft_model]
+    if options.precision:
+        further += ["--precision", settings.precision]
+    return EngineCommand(settings.model, settings.drafter, tuple(further))
+
+
+def _list_models(options: argparse.Namespace) -> None:
+    from specengine.models import registry
+    from specengine.models.convert import list_models
+
+    known = registry.load()
+    for status in list_models(known):
+        here = f"{status.size_bytes / 2**20:.0f} MiB here" if status.folder else "not here"
+        mark = "*" if status.name == known.default else " "
+        print(f"{mark} {status.name:24} {here:14} {status.licence or '?':12} {status.source}")
+
+
+def _pull_model(options: argparse.Namespace) -> None:
+    from specengine.models import registry
+    from specengine.models.convert import ensure_model
+
+    known = registry.load()
+    entry = known.resolve(options.name or known.default)
+    folder = ensure_model(entry, _show_progress)
+    print(f"{entry.name} is in {folder}")
+
+
+def _check_model(options: argparse.Namespace) -> None:
+    from specengine.models import registry
+    from specengine.models.convert import check_model
+
+    known = registry.load()
+    check = check_model(known.resolve(options.name or known.default), _show_progress)
+    if check.problems:
+        sys.exit("\n".join(f"specengine: {problem}" for problem in check.problems))
+    print(f"{check.name} is whole, in {check.folder}")
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from specengine.bench.run import run
+
+    run(options.what, options)
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from specengine.bench.demo import demo
+
+    demo()
+
+
+def _show_progress(fraction: float, detail: str) -> None:
+    """Draw one line on a terminal; stay silent in a pipe, except for the end."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{fraction:4.0%} {detail}", end="", file=sys.stderr, flush=True)
+        if fraction >= 1:
+            print(file=sys.stderr)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""One step of speculative decoding: forward, verify, commit. Read this page first.
+
+A step takes the committed tokens and a draft of what follows. One forward pass scores the draft's
+tokens and the one after them; those that the target would have chosen itself are accepted, and the
+target's own next token is added. A bad draft costs nothing but its rows: the text is the same.
+
+The loop knows no drafter, no text and no request. It is the only place that commits tokens.
+
+Source: Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import torch
+
+from specengine.cache.kv_cache import KVCache
+from specengine.draft import Draft, Verdict
+from specengine.models.linear import ROW_BLOCK
+from specengine.verify.match import match
+
+PREFILL_ROWS: Final = 32
+"""Prompt tokens of one pass; between passes a cancel is seen."""
+
+
+class Target(Protocol):
+    """What the loop needs of a model; ``models.decoder.Decoder`` is one."""
+
+    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+        """Append tokens to the cache and return the logits of the last ones, [num_logits, V]."""
+        ...
+
+
+Chooser = Callable[[torch.Tensor, Draft], list[int]]
+"""From the logits of the last committed token and of each drafted one to the target's tokens."""
+
+
+def prefill(target: Target, cache: KVCache, token_ids: Sequence[int]) -> bool:
+    """Compute one chunk of the prompt's KV; return whether a step can follow.
+
+    A step takes up to ``PREFILL_ROWS`` pending tokens itself, so the last chunk costs no own pass.
+    """
+    pending = token_ids[cache.length :]
+    if len(pending) <= PREFILL_ROWS:
+        return True
+    target.forward(list(pending[:PREFILL_ROWS]), cache, num_logits=0)
+    return False
+
+
+def draft_room(num_pending: int, num_draft_tokens: int) -> int:
+    """Return how many drafted tokens fit a pass.
+
+    Rows are computed in blocks; behind a prompt's last chunk only rows that would be padding are
+    given to a draft.
+    """
+    return num_draft_tokens if num_pending == 1 else min(num_draft_tokens, -num_pending % ROW_BLOCK)
+
+
+def step(
+    target: Target, cache: KVCache, token_ids: list[int], draft: Draft, choose: Chooser
+) -> Verdict:
+    """Verify a draft in one pass and commit what the target agrees with, plus one token.
+
+    ``token_ids`` grows by the accepted tokens and the next one; the cache then holds all but the
+    last of them.
+    """
+    assert draft.is_chain, "trees need masks of ancestors"
+    pending = token_ids[cache.length :]
+    assert pending, "the last committed token must still be computed"
+    logits = target.forward([*pending, *draft.token_ids], cache, num_logits=len(draft) + 1)
+    verdict = match(draft, choose(logits, draft))
+    cache.truncate(len(token_ids) + len(verdict.accepted))
+    token_ids += [draft.token_ids[node] for node in verdict.accepted]
+    token_ids.append(verdict.next_id)
+    return verdict

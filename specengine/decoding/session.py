@@ -1,0 +1,200 @@
+"""One request from its prompt to its last token: a state that ``advance`` moves by one pass.
+
+It knows no queue and no socket. Whoever holds it may stop calling ``advance`` at any time and
+must call ``close``, which leaves cache and drafter as if the request had never been.
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from specengine.cache.prefix_cache import PrefixCache, Slot
+from specengine.decoding import loop
+from specengine.decoding.forced_text import ForcedText
+from specengine.decoding.loop import Target
+from specengine.decoding.prompt import Prompt
+from specengine.draft import NOTHING, Draft
+from specengine.drafters.base import Drafter
+from specengine.models.tokenizer import Tokenizer
+from specengine.protocol import StopReason
+from specengine.sampling import Sampling, choose
+
+logger = logging.getLogger(__name__)
+
+HEALING = "healing"
+"""Drafter name of the tokens that were stepped over at the cursor."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a completion ends at the latest, and how wide a pass may be."""
+
+    max_tokens: int
+    """Written tokens, healed ones not counted."""
+    num_draft_tokens: int
+
+
+@dataclass
+class Counts:
+    """Tokens and times of one request, as they stand."""
+
+    reused: int = 0
+    prefilled: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    steps: int = 0
+    prefill_ms: float = 0.0
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Models:
+    """What sessions share: the target, its tokens, its stored KV."""
+
+    target: Target
+    tokenizer: Tokenizer
+    vocab_size: int
+    prefixes: PrefixCache
+
+    def ends_text(self, token_id: int) -> bool:
+        """Whether a token says that the text is over; one that stands for no text does too."""
+        return token_id in self.tokenizer.end_ids or token_id in self.tokenizer.special_ids
+
+
+@dataclass
+class Session:
+    """The state of one request."""
+
+    models: Models
+    prompt: Prompt
+    drafter: Drafter
+    sampling: Sampling
+    limits: Limits
+    clock: Callable[[], float] = time.perf_counter
+    stop_reason: StopReason | None = None
+    """Set once, when the completion has ended by itself."""
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self._token_ids = list(self.prompt.token_ids)
+        self._slot: Slot | None = None
+        self._forced: ForcedText = self.prompt.forced
+        self._num_hidden_bytes = len(self.prompt.forced.remaining)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._is_closed = False
+
+    @property
+    def written_ids(self) -> tuple[int, ...]:
+        """Return the committed tokens after the prompt, healed ones first."""
+        return tuple(self._token_ids[len(self.prompt.token_ids) :])
+
+    def advance(self) -> str:
+        """Make one forward pass and return the text that it added."""
+        assert self.stop_reason is None, "the completion has ended"
+        assert not self._is_closed, "the session is closed"
+        slot = self._slot or self._lease()
+        started = self.clock()
+        is_prompt_read = loop.prefill(self.models.target, slot.cache, self._token_ids)
+        if not is_prompt_read:
+            self.counts.prefill_ms += self._ms_since(started)
+            return ""
+        return self._step(slot)
+
+    def finish_text(self) -> str:
+        """Return what is left of an incomplete character when no more tokens will come."""
+        return self._decoder.decode(b"", final=True)
+
+    def close(self) -> None:
+        """Give back slot and drafter; may be called twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._slot is not None:
+            # Rows behind the last kept token belong to nothing that a later prompt could share.
+            cache = self._slot.cache
+            cache.truncate(min(cache.length, len(self._token_ids)))
+            self.models.prefixes.release(self._slot, self._token_ids[: cache.length])
+        self.drafter.close()
+
+    def _lease(self) -> Slot:
+        self._slot = self.models.prefixes.lease(self._token_ids)
+        self.counts.reused = self._slot.cache.length
+        self.counts.prefilled = len(self._token_ids) - self._slot.cache.length
+        return self._slot
+
+    def _step(self, slot: Slot) -> str:
+        num_before, num_pending = len(self._token_ids), len(self._token_ids) - slot.cache.length
+        started = self.clock()
+        draft = self._draft(num_pending)
+        self.counts.draft_ms += self._ms_since(started)
+        started = self.clock()
+        verdict = loop.step(self.models.target, slot.cache, self._token_ids, draft, self._choose)
+        if num_pending > 1:
+            self.counts.prefill_ms += self._ms_since(started)
+        else:
+            self.counts.verify_ms += self._ms_since(started)
+        self.counts.steps += 1
+        if draft.drafter != HEALING:
+            self.counts.drafted += len(draft)
+            self.counts.accepted += len(verdict.accepted)
+        return self._commit(num_before)
+
+    def _draft(self, num_pending: int) -> Draft:
+        room = loop.draft_room(num_pending, self.limits.num_draft_tokens)
+        if self._forced.remaining:
+            healed = self.prompt.healed_ids[len(self.written_ids) :]
+            return Draft.chain(healed[:room], HEALING)
+        try:
+            draft = self.drafter.propose(self._token_ids, room)
+        except Exception:
+            # A drafter can only cost time. The request goes on without it; the log has the bug.
+            logger.exception("a drafter failed; this request goes on without drafts")
+            return NOTHING
+        return draft.cut(self.models.vocab_size, room)
+
+    def _choose(self, logits: torch.Tensor, draft: Draft) -> list[int]:
+        """Return the target's token behind the last committed one and behind each drafted one."""
+        first = len(self._token_ids)
+        positions = list(range(first, first + len(draft) + 1))
+        return choose(logits, positions, self._allowed(draft.token_ids), self.sampling)
+
+    def _allowed(self, drafted_ids: Sequence[int]) -> list[torch.Tensor | None]:
+        forced, allowed = self._forced, [self._forced.allowed()]
+        for token_id in drafted_ids:
+            forced = forced.after(token_id)
+            allowed.append(forced.allowed())
+        return allowed
+
+    def _commit(self, num_before: int) -> str:
+        """Take over the new tokens up to where the completion ends; return their text."""
+        max_len = len(self.prompt.token_ids) + len(self.prompt.healed_ids) + self.limits.max_tokens
+        for at in range(num_before, len(self._token_ids)):
+            if self.models.ends_text(self._token_ids[at]):
+                self._end(at, StopReason.END_TOKEN)
+                break
+            self._forced = self._forced.after(self._token_ids[at])
+            if at + 1 >= max_len:
+                self._end(at + 1, StopReason.LENGTH)
+                break
+        return self._new_text(self._token_ids[num_before:])
+
+    def _end(self, length: int, reason: StopReason) -> None:
+        del self._token_ids[length:]
+        self.stop_reason = reason
+
+    def _new_text(self, token_ids: list[int]) -> str:
+        """Return the text of tokens, without the part that stands before the cursor already."""
+        new_bytes = b"".join(map(self.models.tokenizer.token_bytes, token_ids))
+        hidden = min(self._num_hidden_bytes, len(new_bytes))
+        self._num_hidden_bytes -= hidden
+        return self._decoder.decode(new_bytes[hidden:])
+
+    def _ms_since(self, started: float) -> float:
+        return (self.clock() - started) * 1000

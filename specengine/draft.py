@@ -1,0 +1,67 @@
+"""What a drafter proposes and what the target says to it. Values only.
+
+Both are trees in general; a chain is a tree with one branch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+ROOT: Final = -1
+"""Parent of the first drafted tokens: the last committed token."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Proposed tokens, parents before children."""
+
+    token_ids: tuple[int, ...]
+    parents: tuple[int, ...]
+    """For each token the index of the one it continues, or ``ROOT``."""
+    drafter: str
+    """Name of the drafter that proposed it; empty when there is nothing to verify."""
+
+    def __post_init__(self) -> None:
+        assert len(self.token_ids) == len(self.parents)
+        assert all(ROOT <= parent < node for node, parent in enumerate(self.parents))
+
+    def __len__(self) -> int:
+        """Return the number of proposed tokens."""
+        return len(self.token_ids)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether each token continues the one before it."""
+        return self.parents == tuple(range(ROOT, len(self.parents) - 1))
+
+    @classmethod
+    def chain(cls, token_ids: tuple[int, ...] | list[int], drafter: str) -> Draft:
+        """Return a draft with one branch."""
+        return cls(tuple(token_ids), tuple(range(ROOT, len(token_ids) - 1)), drafter)
+
+    def cut(self, vocab_size: int, max_tokens: int) -> Draft:
+        """Return the beginning of the draft that can be verified.
+
+        It ends before the first id that is no token of the target and at ``max_tokens``.
+        """
+        for node, token_id in enumerate(self.token_ids[:max_tokens]):
+            if not 0 <= token_id < vocab_size:
+                max_tokens = node
+        if max_tokens >= len(self):
+            return self
+        return Draft(self.token_ids[:max_tokens], self.parents[:max_tokens], self.drafter)
+
+
+NOTHING: Final = Draft((), (), "")
+"""The draft of a drafter that has no idea."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which drafted tokens are the target's own, and the token that it adds."""
+
+    accepted: tuple[int, ...]
+    """Indices into the draft, from the root on: a path."""
+    next_id: int
+    """The recovered token after a rejection, the bonus token after full acceptance."""

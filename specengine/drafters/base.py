@@ -1,0 +1,38 @@
+"""What every way of drafting has in common.
+
+A ``DrafterSource`` lives as long as the engine and owns what requests share (a draft model, an
+index). A ``Drafter`` lives for one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from specengine.draft import Draft
+
+
+class Drafter(Protocol):
+    """Guesses how the text of one request goes on. A wrong guess costs time, never text."""
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        """Return a draft that continues ``token_ids``, of at most ``max_tokens``.
+
+        ``token_ids`` are prompt and committed tokens. They only grow from call to call.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what the request held; called once, also after a cancel."""
+        ...
+
+
+class DrafterSource(Protocol):
+    """Starts drafters."""
+
+    name: str
+    """As in ``--drafter`` and in the trace."""
+
+    def start(self, prompt_ids: Sequence[int]) -> Drafter:
+        """Return the drafter of a new request."""
+        ...

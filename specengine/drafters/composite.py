@@ -1,0 +1,40 @@
+"""Several ways of drafting in order of preference: the first that has an idea proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specengine.draft import NOTHING, Draft
+from specengine.drafters.base import Drafter, DrafterSource
+
+
+class CompositeDrafts:
+    """Source over other sources; its name joins theirs with ``+``."""
+
+    def __init__(self, sources: Sequence[DrafterSource]) -> None:
+        self._sources = tuple(sources)
+        self.name = "+".join(source.name for source in sources)
+
+    def start(self, prompt_ids: Sequence[int]) -> CompositeDrafter:
+        """Return a drafter over one drafter of each source."""
+        return CompositeDrafter([source.start(prompt_ids) for source in self._sources])
+
+
+class CompositeDrafter:
+    """Asks one drafter after the other."""
+
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
+        self._drafters = drafters
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        """Return the first draft that is not empty."""
+        for drafter in self._drafters:
+            draft = drafter.propose(token_ids, max_tokens)
+            if len(draft):
+                return draft
+        return NOTHING
+
+    def close(self) -> None:
+        """Close all of them."""
+        for drafter in self._drafters:
+            drafter.close()

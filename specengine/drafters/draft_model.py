@@ -1,0 +1,102 @@
+"""Drafts by a smaller model with the same tokens, greedily.
+
+Source: Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from specengine.cache.kv_cache import KVCache
+from specengine.cache.prefix_cache import PrefixCache, Slot
+from specengine.draft import NOTHING, Draft
+from specengine.errors import ModelsIncompatible
+from specengine.models.decoder import Decoder
+from specengine.models.tokenizer import Tokenizer
+
+CATCH_UP_ROWS: Final = 128
+"""Tokens that the draft model reads in one call, so that a cancel is never far."""
+
+
+class ModelDrafts:
+    """Source that owns the draft model and its stored KV."""
+
+    name = "draft_model"
+
+    def __init__(self, model: Decoder, end_ids: frozenset[int], num_slots: int, capacity: int):
+        self._model = model
+        self._end_ids = end_ids
+        self._prefixes = PrefixCache(lambda: KVCache(model.kv_shape, capacity), num_slots)
+
+    def start(self, prompt_ids: Sequence[int]) -> ModelDrafter:
+        """Return a drafter on a slot of the draft model's own cache."""
+        return ModelDrafter(self._model, self._end_ids, self._prefixes, prompt_ids)
+
+
+class ModelDrafter:
+    """The draft model on one request."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        end_ids: frozenset[int],
+        prefixes: PrefixCache,
+        prompt_ids: Sequence[int],
+    ) -> None:
+        self._model = model
+        self._end_ids = end_ids
+        self._prefixes = prefixes
+        self._slot: Slot = prefixes.lease(prompt_ids)
+        self._known = list(self._slot.token_ids)
+        """Tokens whose rows the cache holds, drafted ones among them."""
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        """Return the draft model's greedy continuation, ended by an end token at the latest.
+
+        While it is behind by more than ``CATCH_UP_ROWS`` it reads and proposes nothing.
+        """
+        max_tokens = min(max_tokens, self._slot.cache.capacity - len(token_ids))
+        if max_tokens <= 0:
+            return NOTHING
+        self._rewind(token_ids)
+        pending = list(token_ids[len(self._known) :])
+        if len(pending) > CATCH_UP_ROWS:
+            self._forward(pending[:CATCH_UP_ROWS], num_logits=0)
+            return NOTHING
+        drafted: list[int] = []
+        while len(drafted) < max_tokens:
+            drafted.append(self._forward(pending, num_logits=1))
+            if drafted[-1] in self._end_ids:
+                break
+            pending = drafted[-1:]
+        return Draft.chain(drafted, ModelDrafts.name)
+
+    def close(self) -> None:
+        """Give the slot back; its rows serve the next request."""
+        self._prefixes.release(self._slot, self._known)
+
+    def _rewind(self, token_ids: Sequence[int]) -> None:
+        # The last committed token is read again at least: only a forward pass gives logits.
+        limit = min(len(self._known), len(token_ids) - 1)
+        length = next((at for at in range(limit) if self._known[at] != token_ids[at]), limit)
+        del self._known[length:]
+        self._slot.cache.truncate(length)
+
+    def _forward(self, token_ids: list[int], *, num_logits: int) -> int:
+        logits = self._model.forward(token_ids, self._slot.cache, num_logits=num_logits)
+        self._known += token_ids
+        return int(logits[-1].argmax()) if num_logits else -1
+
+
+def check_same_tokens(target: Tokenizer, draft: Tokenizer) -> None:
+    """Refuse a draft model whose token ids mean other text; padded vocabularies are allowed.
+
+    Raises:  ModelsIncompatible with the first difference.
+    """
+    difference = target.difference(draft)
+    if difference is not None:
+        raise ModelsIncompatible(
+            f"target and draft model have different tokens: {difference}.",
+            hint="Choose a draft model of the same family.",
+        )

@@ -1,0 +1,24 @@
+"""No drafting: plain decoding through the same loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specengine.draft import NOTHING, Draft
+
+
+class NoDrafts:
+    """Source and drafter in one, as it holds nothing."""
+
+    name = "none"
+
+    def start(self, prompt_ids: Sequence[int]) -> NoDrafts:
+        """Return itself."""
+        return self
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        """Return nothing."""
+        return NOTHING
+
+    def close(self) -> None:
+        """Do nothing."""

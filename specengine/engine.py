@@ -1,0 +1,281 @@
+"""The thread that owns models and tensors: loads them, then runs the scheduler.
+
+Everything else reaches it by ``submit`` and its siblings, which only put a command into a queue.
+Requests may come while the models load; they wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from specengine.cache.kv_cache import KVCache
+from specengine.cache.prefix_cache import PrefixCache
+from specengine.decoding.prompt import PromptLayout
+from specengine.decoding.session import Limits, Models, Session
+from specengine.drafters.base import DrafterSource
+from specengine.drafters.build import build, recipes
+from specengine.drafters.draft_model import ModelDrafts, check_same_tokens
+from specengine.errors import (
+    ConfigError,
+    EngineFailed,
+    RequestInvalid,
+    SettingsInvalid,
+    SpecEngineError,
+)
+from specengine.models import registry
+from specengine.models.convert import ensure_model
+from specengine.models.decoder import Decoder
+from specengine.models.load import load_decoder
+from specengine.models.registry import ModelEntry, Registry
+from specengine.models.tokenizer import Tokenizer
+from specengine.protocol import CancelCause, Complete, EngineState
+from specengine.sampling import Sampling
+from specengine.scheduler import Job, Key, Scheduler
+from specengine.settings import EngineSettings
+
+logger = logging.getLogger(__name__)
+
+FETCH_SHARE = 0.8
+"""Share of the progress bar that fetching and converting take; reading the weights the rest."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the engine is doing."""
+
+    state: EngineState
+    model: str
+    drafter: str
+    progress: float
+    detail: str
+    active: int = 0
+    waiting: int = 0
+
+
+class Engine:
+    """Models, scheduler and their thread."""
+
+    def __init__(self, settings: EngineSettings, on_status: Callable[[Status], None]) -> None:
+        """Resolve names, so that a wrong one is refused before anything starts.
+
+        ``on_status`` is called on the engine's thread.
+
+        Raises:  ConfigError.
+        """
+        self.settings = settings
+        self._on_status = on_status
+        self._registry: Registry = registry.load()
+        self._entry = self._registry.resolve(settings.model or self._registry.default)
+        self._known = recipes(self._load_draft_model)
+        self._sources: dict[str, DrafterSource] = {}
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._scheduler = Scheduler(
+            self._new_session, max_running=settings.slots, max_waiting=settings.max_waiting
+        )
+        self._is_closing = False
+        self._failure: EngineFailed | None = None
+        self._models: Models | None = None
+        self._layout: PromptLayout | None = None
+        self._status = Status(EngineState.LOADING, self.model, settings.drafter, 0.0, "starting")
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    @property
+    def model(self) -> str:
+        """Return the target's name."""
+        return self._entry.name
+
+    @property
+    def status(self) -> Status:
+        """Return the current status; callable from any thread."""
+        scheduler = self._scheduler
+        return replace(self._status, active=scheduler.num_running, waiting=scheduler.num_waiting)
+
+    @property
+    def prefixes(self) -> PrefixCache:
+        """Return the target's stored KV, for tests and reports."""
+        assert self._models is not None
+        return self._models.prefixes
+
+    def start(self) -> None:
+        """Begin to load."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End all requests and the thread; returns when it is gone."""
+        self._commands.put(self._shut_down)
+        self._thread.join()
+
+    def submit(self, job: Job) -> None:
+        """Queue a request."""
+        self._commands.put(lambda: self._add(job))
+
+    def cancel(self, key: Key, cause: CancelCause) -> None:
+        """End a request within one forward pass."""
+        self._commands.put(lambda: self._scheduler.cancel(key, cause))
+
+    def cancel_client(self, client: int, cause: CancelCause) -> None:
+        """End all requests of a client."""
+        self._commands.put(lambda: self._scheduler.cancel_client(client, cause))
+
+    def stop(self, key: Key) -> None:
+        """End a request with what it has written."""
+        self._commands.put(lambda: self._scheduler.stop(key))
+
+    def _run(self) -> None:
+        try:
+            self._load()
+        except SpecEngineError as error:
+            self._fail(str(error))
+        except Exception as error:
+            logger.exception("loading failed")
+            self._fail(f"loading failed: {error}")
+        while not self._is_closing:
+            self._drain(block=not self._scheduler.has_work)
+            if self._scheduler.has_work and not self._is_closing:
+                self._scheduler.run_once()
+
+    def _drain(self, *, block: bool) -> None:
+        """Carry out the commands that have come; wait for one when there is nothing else to do."""
+        try:
+            while True:
+                self._commands.get(block=block)()
+                block = False
+        except queue.Empty:
+            return
+
+    def _add(self, job: Job) -> None:
+        if self._failure is not None:
+            job.on_failed(self._failure)
+        else:
+            self._scheduler.add(job)
+
+    def _shut_down(self) -> None:
+        self._is_closing = True
+        self._scheduler.cancel_all(CancelCause.SHUTDOWN)
+
+    def _fail(self, what: str) -> None:
+        logger.error("%s", what)
+        self._failure = EngineFailed(what)
+        self._scheduler.fail_all(self._failure)
+        self._publish(EngineState.FAILED, 0.0, what)
+
+    def _publish(self, state: EngineState, progress: float, detail: str) -> None:
+        self._status = replace(self._status, state=state, progress=progress, detail=detail)
+        self._on_status(self.status)
+
+    def _progress(self, progress: float, detail: str) -> None:
+        # A request that comes, goes or is superseded meanwhile must not wait for the model.
+        self._drain(block=False)
+        is_news = progress - self._status.progress >= 0.01 or detail != self._status.detail
+        if is_news:
+            self._publish(EngineState.LOADING, progress, detail)
+
+    def _load(self) -> None:
+        started = time.perf_counter()
+        if self.settings.threads:
+            torch.set_num_threads(self.settings.threads)
+        decoder, tokenizer = self._load_model(self._entry)
+        settings = self.settings
+        if settings.context_tokens > decoder.architecture.context_len:
+            raise SettingsInvalid(
+                f"prompt_tokens and max_tokens need {settings.context_tokens} positions; "
+                f"{self.model} has {decoder.architecture.context_len}."
+            )
+        prefixes = PrefixCache(
+            lambda: KVCache(decoder.kv_shape, settings.context_tokens), settings.slots
+        )
+        self._models = Models(decoder, tokenizer, decoder.vocab_size, prefixes)
+        self._layout = PromptLayout(self._entry, tokenizer, settings.prompt_tokens)
+        drafter = self._source(settings.drafter).name
+        self._status = replace(self._status, drafter=drafter)
+        _warm_up(decoder)
+        logger.info(
+            "%s is ready after %.1f s: %s, drafter %s, %d threads",
+            self.model,
+            time.perf_counter() - started,
+            settings.precision,
+            drafter,
+            torch.get_num_threads(),
+        )
+        self._publish(EngineState.READY, 1.0, f"{self.model} is ready")
+
+    def _load_model(self, entry: ModelEntry) -> tuple[Decoder, Tokenizer]:
+        folder = ensure_model(entry, lambda done, what: self._progress(done * FETCH_SHARE, what))
+        tokenizer = Tokenizer.load(folder)
+        decoder = load_decoder(
+            folder,
+            self.settings.precision,
+            device=self.settings.device,
+            on_fraction=lambda done: self._progress(
+                FETCH_SHARE + done * (1 - FETCH_SHARE), f"reading {entry.name}"
+            ),
+        )
+        return decoder, tokenizer
+
+    def _load_draft_model(self) -> DrafterSource:
+        assert self._models is not None
+        name = self.settings.draft_model or self._entry.draft
+        if not name:
+            raise SettingsInvalid(
+                f"models.toml pairs no draft model with {self.model}.",
+                hint="Name one with --draft-model, or choose another drafter.",
+            )
+        decoder, tokenizer = self._load_model(self._registry.resolve(name))
+        check_same_tokens(self._models.tokenizer, tokenizer)
+        capacity = min(self.settings.context_tokens, decoder.architecture.context_len)
+        # One more slot than requests run: a request that ends and one that starts may overlap.
+        return ModelDrafts(decoder, tokenizer.end_ids, self.settings.slots + 1, capacity)
+
+    def _source(self, name: str) -> DrafterSource:
+        if name not in self._sources:
+            self._sources[name] = build(name, self._known)
+        return self._sources[name]
+
+    def _new_session(self, message: Complete) -> Session:
+        assert self._models is not None
+        assert self._layout is not None
+        limits = self._limits(message)
+        prompt = self._layout.lay_out(message.prefix, message.suffix, heal=message.heal)
+        return Session(
+            models=self._models,
+            prompt=prompt,
+            drafter=self._request_source(message).start(prompt.token_ids),
+            sampling=Sampling(message.temperature, message.seed),
+            limits=limits,
+        )
+
+    def _request_source(self, message: Complete) -> DrafterSource:
+        """Return the drafter a request names, if the engine has loaded what it needs."""
+        name = message.drafter or self.settings.drafter
+        if "draft_model" in name.split("+") and name not in self._sources:
+            raise RequestInvalid(
+                "the engine was started without a draft model.",
+                hint="Start it with --drafter draft_model.",
+            )
+        try:
+            return self._source(name)
+        except ConfigError as error:
+            raise RequestInvalid(error.what, hint=error.hint) from error
+
+    def _limits(self, message: Complete) -> Limits:
+        if not 1 <= message.max_tokens <= self.settings.max_tokens:
+            raise RequestInvalid(
+                f"max_tokens is {message.max_tokens}; allowed are 1 to {self.settings.max_tokens}."
+            )
+        if not 0 <= message.temperature <= 10:
+            raise RequestInvalid(f"temperature is {message.temperature}; allowed are 0 to 10.")
+        return Limits(message.max_tokens, self.settings.num_draft_tokens)
+
+
+def _warm_up(decoder: Decoder) -> None:
+    """Run the shapes of a step and of a prefill once; the first call of a shape is slow."""
+    cache = KVCache(decoder.kv_shape, 64)
+    for num_rows in (32, 1):
+        decoder.forward([0] * num_rows, cache, num_logits=1)

@@ -1,0 +1,231 @@
+"""Who runs next: the newest request of each document, one forward pass at a time.
+
+The scheduler knows no thread, no socket and no tensor. Its owner calls ``run_once`` as long as
+``has_work``; between two calls requests are added, cancelled and stopped, so each of these is seen
+within one forward pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from specengine.decoding.session import Counts
+from specengine.errors import EngineBusy, InternalFault, RequestError
+from specengine.protocol import CancelCause, Complete, StopReason
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Key:
+    """A request of a client; both numbers are the server's business."""
+
+    client: int
+    request: int
+
+
+class Running(Protocol):
+    """What the scheduler needs of a session; ``decoding.session.Session`` is one."""
+
+    stop_reason: StopReason | None
+    counts: Counts
+
+    @property
+    def written_ids(self) -> tuple[int, ...]:
+        """Return the committed tokens after the prompt."""
+        ...
+
+    def advance(self) -> str:
+        """Make one forward pass; return the text it added."""
+        ...
+
+    def finish_text(self) -> str:
+        """Return the rest of an incomplete character."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a request ended."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    stop_reason: StopReason
+    cause: CancelCause | None
+    counts: Counts
+    queue_ms: float
+    total_ms: float
+
+
+@dataclass
+class Job:
+    """A request with the ways to answer it. Exactly one of the last two is called, once."""
+
+    key: Key
+    message: Complete
+    on_text: Callable[[str], None]
+    on_done: Callable[[Outcome], None]
+    on_failed: Callable[[RequestError], None]
+    received_at: float
+    started_at: float | None = None
+    session: Running | None = None
+    texts: list[str] = field(default_factory=list[str])
+
+
+class Scheduler:
+    """Waiting and running jobs."""
+
+    def __init__(
+        self,
+        new_session: Callable[[Complete], Running],
+        *,
+        max_running: int,
+        max_waiting: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._new_session = new_session
+        self._max_running = max_running
+        self._max_waiting = max_waiting
+        self._clock = clock
+        self._waiting: list[Job] = []
+        self._running: list[Job] = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``run_once`` would do anything."""
+        return bool(self._waiting or self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Return the number of requests that have not started."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Return the number of requests that have started."""
+        return len(self._running)
+
+    def add(self, job: Job) -> None:
+        """Take a request in; older ones of the same client and document end as superseded."""
+        for old in self._jobs():
+            is_same = old.message.document == job.message.document
+            if old.key.client == job.key.client and is_same:
+                self._cancel(old, CancelCause.SUPERSEDED)
+        if len(self._waiting) >= self._max_waiting:
+            job.on_failed(EngineBusy(f"{self._max_waiting} requests wait already."))
+            return
+        self._waiting.append(job)
+
+    def cancel(self, key: Key, cause: CancelCause) -> None:
+        """End a request early; one that has ended already is left alone."""
+        for job in self._jobs():
+            if job.key == key:
+                self._cancel(job, cause)
+
+    def cancel_client(self, client: int, cause: CancelCause) -> None:
+        """End all requests of a client."""
+        for job in self._jobs():
+            if job.key.client == client:
+                self._cancel(job, cause)
+
+    def cancel_all(self, cause: CancelCause) -> None:
+        """End all requests."""
+        for job in self._jobs():
+            self._cancel(job, cause)
+
+    def fail_all(self, error: RequestError) -> None:
+        """End all requests with an error."""
+        for job in self._jobs():
+            self._fail(job, error)
+
+    def stop(self, key: Key) -> None:
+        """End a request with what it has written."""
+        for job in self._jobs():
+            if job.key == key:
+                self._end(job, StopReason.STOPPED, None)
+
+    def run_once(self) -> None:
+        """Make one forward pass for the request whose turn it is."""
+        self._admit()
+        if not self._running:
+            return
+        # The one that has run moves to the back; a new one has come in at the front.
+        job = self._running.pop(0)
+        self._running.append(job)
+        self._advance(job)
+
+    def _jobs(self) -> list[Job]:
+        return [*self._running, *self._waiting]
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._max_running:
+            job = self._waiting.pop()
+            self._running.insert(0, job)
+            job.started_at = self._clock()
+            try:
+                job.session = self._new_session(job.message)
+            except RequestError as error:
+                self._fail(job, error)
+            except Exception:
+                self._fault(job)
+
+    def _advance(self, job: Job) -> None:
+        assert job.session is not None
+        try:
+            text = job.session.advance()
+            reason = job.session.stop_reason
+        except Exception:
+            self._fault(job)
+            return
+        self._emit(job, text)
+        if reason is not None:
+            self._end(job, reason, None)
+
+    def _emit(self, job: Job, text: str) -> None:
+        if text:
+            job.texts.append(text)
+            job.on_text(text)
+
+    def _cancel(self, job: Job, cause: CancelCause) -> None:
+        self._end(job, StopReason.CANCELLED, cause)
+
+    def _end(self, job: Job, reason: StopReason, cause: CancelCause | None) -> None:
+        if reason is not StopReason.CANCELLED and job.session is not None:
+            self._emit(job, job.session.finish_text())
+        self._remove(job)
+        job.on_done(self._outcome(job, reason, cause))
+
+    def _outcome(self, job: Job, reason: StopReason, cause: CancelCause | None) -> Outcome:
+        now, session = self._clock(), job.session
+        started = now if job.started_at is None else job.started_at
+        return Outcome(
+            text="".join(job.texts),
+            token_ids=() if session is None else session.written_ids,
+            stop_reason=reason,
+            cause=cause,
+            counts=Counts() if session is None else session.counts,
+            queue_ms=(started - job.received_at) * 1000,
+            total_ms=(now - job.received_at) * 1000,
+        )
+
+    def _fail(self, job: Job, error: RequestError) -> None:
+        self._remove(job)
+        job.on_failed(error)
+
+    def _fault(self, job: Job) -> None:
+        logger.exception("request %d of client %d failed", job.key.request, job.key.client)
+        self._fail(job, InternalFault("the engine failed on this request.", hint="See its log."))
+
+    def _remove(self, job: Job) -> None:
+        jobs = self._running if job in self._running else self._waiting
+        jobs.remove(job)
+        if job.session is not None:
+            job.session.close()
