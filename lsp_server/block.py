@@ -1,0 +1,243 @@
+"""What a suggestion is asked to fill, and where its text leaves that: line, statement or block.
+
+Tokens come from tree-sitter, so that brackets in strings do not count; on their order, brackets,
+indentation and, where the tree is sound, the statement's node decide. Languages without a grammar
+get words and signs instead. It knows no engine: the caller asks again as text arrives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tree_sitter import Node, Tree
+
+from lsp_server.positions import bytes_from_chars, chars_from_bytes
+from lsp_server.syntax import Grammar, leaves, parse, words
+
+WINDOW_CHARS: Final = 3000
+"""How much of the prefix is parsed along with the streamed text."""
+
+OPENERS: Final = frozenset(("(", "[", "{", "${", "#{", "string_start"))
+CLOSERS: Final = frozenset((")", "]", "}", "string_end"))
+CONTINUATIONS: Final = CLOSERS | words(
+    "else elif except finally catch while where then . ?. && || ?? ? : , { = + - / | & => -> <<"
+    " and or case default"
+)
+"""Tokens that, first on a line, may still belong to the statement above."""
+
+_REST_IS_CLOSERS: Final = re.compile(r"[\s)\]}>\"'`;,]*")
+_WORD_OR_SIGN: Final = re.compile(r"\w+|[^\w\s]")
+
+
+class Scope(StrEnum):
+    """What is to be filled."""
+
+    LINE = "line"
+    """The rest of a line that goes on after the cursor."""
+    STATEMENT = "statement"
+    """The statement at the cursor, with the block it opens."""
+    BLOCK = "block"
+    """The body of what the line above opens."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place to fill."""
+
+    scope: Scope
+    grammar: Grammar | None
+    window: str
+    """The end of the prefix, from the beginning of a line."""
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    start: int
+    end: int
+    column: int
+    is_line_first: bool
+    is_comment: bool
+    node: Node | None
+
+
+@dataclass
+class _Walk:
+    """What is known after the tokens so far."""
+
+    depth: int = 0
+    last: _Token | None = None
+    column: int | None = None
+    """Of the statement, or of the block's first line."""
+    start: int = 0
+    """Where that begins."""
+
+
+def find_site(prefix: str, rest: str, grammar: Grammar | None) -> Site:
+    """Return what a cursor between a prefix and the rest of its line asks for."""
+    window = _window(prefix)
+    line = prefix[prefix.rfind("\n") + 1 :]
+    if not _REST_IS_CLOSERS.fullmatch(rest):
+        return Site(Scope.LINE, grammar, window)
+    above = prefix[: len(prefix) - len(line)].rstrip()
+    opens_block = above.endswith(("{", "(", "[")) or (
+        grammar is not None and grammar.is_indented and above.endswith(":")
+    )
+    is_block = not line.strip() and opens_block
+    return Site(Scope.BLOCK if is_block else Scope.STATEMENT, grammar, window)
+
+
+def find_end(site: Site, text: str) -> int | None:
+    """Return how many characters of the text fill the site, or None while that is open."""
+    if site.scope is Scope.LINE:
+        newline = text.find("\n")
+        return newline if newline >= 0 else None
+    if "\n" not in text and not any(closer in text for closer in ")]}"):
+        return None
+    return _Search(site, text).run()
+
+
+class _Search:
+    """One pass over the tokens of window and text."""
+
+    def __init__(self, site: Site, text: str) -> None:
+        self.site = site
+        self.text = text
+        self.source = site.window + text
+        self.data = self.source.encode()
+        self.cursor = bytes_from_chars(self.source, len(site.window))
+        line = site.window[site.window.rfind("\n") + 1 :]
+        self.line_start = self.cursor - len(line.encode())
+        self.is_indented = site.grammar is not None and site.grammar.is_indented
+        self.tree = parse(site.grammar, self.data) if site.grammar is not None else None
+
+    def run(self) -> int | None:
+        start = self.cursor if self.site.scope is Scope.BLOCK else self.line_start
+        tokens = self._tokens(start)
+        walk = _Walk()
+        statement: Node | None = None
+        for token in tokens:
+            if token.is_comment:
+                continue
+            if walk.column is None:
+                if token.kind in CLOSERS and token.start < self.cursor:
+                    continue  # "} else {": the statement is what follows the bracket
+                walk.column, walk.start = token.column, token.start
+                statement = self._statement(token)
+            is_next_line = token.is_line_first and token.start > self.cursor
+            end = self._end_before(token, walk, statement) if is_next_line else None
+            if end is not None:
+                return self._to_chars(end)
+            walk.depth += (token.kind in OPENERS) - (token.kind in CLOSERS)
+            if walk.depth < 0 and token.start >= self.cursor:
+                return self._to_chars(self._end_at_closer(token, walk))
+            walk.last = token
+        end = self._end_of_simple_line(walk)
+        return None if end is None else self._to_chars(end)
+
+    def _end_before(self, token: _Token, walk: _Walk, statement: Node | None) -> int | None:
+        """Where to end if the line that begins with this token is no longer part of it."""
+        assert walk.column is not None
+        if walk.depth > 0 or walk.last is None or _is_in_string(token.node):
+            return None
+        if self.site.scope is Scope.BLOCK:
+            ended = self.is_indented and token.column < walk.column
+        elif token.kind in CONTINUATIONS:
+            ended = False
+        elif statement is not None:
+            ended = token.start >= statement.end_byte
+        else:
+            ended = token.column <= walk.column
+        return self._line_end(walk.last.end) if ended else None
+
+    def _end_at_closer(self, token: _Token, walk: _Walk) -> int:
+        """A bracket closes what was open before: a block's own goes along, a foreign one not."""
+        is_foreign = (
+            self.site.scope is Scope.STATEMENT and token.kind == "}" and walk.last is not None
+        )
+        if is_foreign and walk.last is not None and walk.last.end > self.cursor:
+            return self._line_end(walk.last.end, stop=token.start)
+        return token.end
+
+    def _end_of_simple_line(self, walk: _Walk) -> int | None:
+        """End at a line end that surely ends the statement, without waiting for the next token."""
+        last = walk.last
+        if self.site.scope is Scope.BLOCK or last is None or walk.depth > 0:
+            return None
+        if last.end <= self.cursor or b"\n" not in self.data[last.end :]:
+            return None
+        is_first_line = b"\n" not in self.data[walk.start : last.end]
+        if self.is_indented:
+            ends = (
+                last.kind not in (":", "\\", ",") and self.data[walk.start : walk.start + 1] != b"@"
+            )
+        else:
+            ends = last.kind == ";" and self.site.grammar is not None
+        return self._line_end(last.end) if is_first_line and ends else None
+
+    def _statement(self, token: _Token) -> Node | None:
+        """The node of the statement that begins at, or holds, a token, if its tree is sound."""
+        node, grammar = token.node, self.site.grammar
+        if node is None or grammar is None:
+            return None
+        while (parent := node.parent) is not None:
+            if parent.type in grammar.containers or parent.parent is None:
+                break
+            node = parent
+        is_sound = not node.has_error and not (node.parent is not None and node.parent.is_error)
+        return node if is_sound else None
+
+    def _tokens(self, start: int) -> Iterator[_Token]:
+        if self.tree is not None:
+            yield from self._tree_tokens(self.tree, start)
+            return
+        for match in _WORD_OR_SIGN.finditer(self.source, self._raw_chars(start)):
+            begin = bytes_from_chars(self.source, match.start())
+            word = match.group()
+            yield self._token(word, begin, begin + len(word.encode()), None)
+
+    def _tree_tokens(self, tree: Tree, start: int) -> Iterator[_Token]:
+        for node in leaves(tree, start):
+            yield self._token(node.type, node.start_byte, node.end_byte, node)
+
+    def _token(self, kind: str, start: int, end: int, node: Node | None) -> _Token:
+        line_start = self.data.rfind(b"\n", 0, start) + 1
+        lead = self.data[line_start:start]
+        is_comment = node is not None and (
+            "comment" in kind or (node.parent is not None and "comment" in node.parent.type)
+        )
+        return _Token(kind, start, end, len(lead), not lead.strip(), is_comment, node)
+
+    def _line_end(self, offset: int, stop: int | None = None) -> int:
+        """The end of the line that holds a byte, so that a comment behind a statement stays."""
+        newline = self.data.find(b"\n", offset, stop)
+        return newline if newline >= 0 else (stop if stop is not None else len(self.data))
+
+    def _raw_chars(self, offset: int) -> int:
+        return chars_from_bytes(self.data, offset)
+
+    def _to_chars(self, end: int) -> int:
+        return max(0, self._raw_chars(max(end, self.cursor)) - len(self.site.window))
+
+
+def _is_in_string(node: Node | None) -> bool:
+    parent = node.parent if node is not None else None
+    while parent is not None and parent.start_byte < (node.start_byte if node else 0):
+        if "string" in parent.type or "template" in parent.type:
+            return True
+        parent = parent.parent
+    return False
+
+
+def _window(prefix: str) -> str:
+    """Return the end of the prefix, if possible from a line that is not indented."""
+    if len(prefix) <= WINDOW_CHARS:
+        return prefix
+    start = len(prefix) - WINDOW_CHARS
+    outer = re.compile(r"\n(?=[^\s})\]#])").search(prefix, start, len(prefix) - 200)
+    line = outer.end() if outer is not None else prefix.find("\n", start) + 1
+    return prefix[line:] if line > 0 else prefix[start:]

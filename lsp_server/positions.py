@@ -1,0 +1,64 @@
+"""Columns between an editor's units, code points and bytes: the only place that converts them.
+
+It knows one line or one text at a time, never a document. A code point outside the BMP counts
+2 units in UTF-16; every code point counts 1 to 4 in UTF-8 and 1 in UTF-32. A column inside a
+code point means its start; a column behind the line means its end.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+Encoding = Literal["utf-8", "utf-16", "utf-32"]
+"""What an editor counts columns in; negotiated at ``initialize``."""
+
+REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def chars_from_units(line: str, units: int, encoding: Encoding) -> int:
+    """Return the code points before a column of the editor."""
+    if units <= 0:
+        return 0
+    if encoding == "utf-32" or line.isascii():
+        return min(units, len(line))
+    used = 0
+    for index, char in enumerate(line):
+        used += _units_of(char, encoding)
+        if used > units:
+            return index
+    return len(line)
+
+
+def units_from_chars(line: str, chars: int, encoding: Encoding) -> int:
+    """Return the editor's column after a number of code points."""
+    chars = max(0, min(chars, len(line)))
+    if encoding == "utf-32" or line.isascii():
+        return chars
+    return sum(_units_of(char, encoding) for char in line[:chars])
+
+
+def bytes_from_chars(text: str, chars: int) -> int:
+    """Return the UTF-8 bytes that the first code points take."""
+    return max(0, chars) if text.isascii() and chars <= len(text) else _num_bytes(text[:chars])
+
+
+def chars_from_bytes(data: bytes, num_bytes: int) -> int:
+    """Return the code points that begin within the first bytes of valid UTF-8."""
+    return sum((byte & 0xC0) != 0x80 for byte in data[:num_bytes])
+
+
+def replace_surrogates(text: str) -> str:
+    """Return text that can be encoded: a lone surrogate becomes U+FFFD, which is as wide."""
+    return text if text.isascii() else _LONE_SURROGATE.sub(REPLACEMENT, text)
+
+
+def _units_of(char: str, encoding: Encoding) -> int:
+    if encoding == "utf-16":
+        return 2 if char > "\uffff" else 1
+    return _num_bytes(char)
+
+
+def _num_bytes(text: str) -> int:
+    return len(text.encode())

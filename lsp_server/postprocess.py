@@ -1,0 +1,231 @@
+"""Named rules that turn what a model wrote into what an editor shows.
+
+Each rule takes a text and the place it goes to, and returns the text shortened; none lengthens it.
+Text is LF throughout; ``with_line_ends`` restores what the document uses. Pure functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Place:
+    """What surrounds the cursor, in LF."""
+
+    before: str
+    """The cursor's line up to the cursor."""
+    rest: str
+    """The cursor's line from the cursor on."""
+    next_lines: tuple[str, ...]
+    """The first lines below that are not blank."""
+    is_prose: bool = False
+    """The document is text for people: sentences and fences belong in it."""
+
+
+@dataclass(frozen=True)
+class Processed:
+    """What is left to show."""
+
+    text: str
+    emptied_by: str
+    """The rule that left nothing, for the trace; empty when something is left."""
+
+
+CLOSERS: Final = frozenset(")]}>\"'`;,")
+_PAIRS: Final = {")": "(", "]": "[", "}": "{"}
+_FENCE: Final = re.compile(r"^[ \t]*(```|~~~).*$", re.MULTILINE)
+_PROSE: Final = re.compile(
+    r"^(Here(?: is|'s)|This (?:code|function|method|class|program|script|will)|In this|Note that"
+    r"|Note:|Explanation|Output:|The (?:above|following|code|function)|You can|I hope)\b.*$",
+    re.MULTILINE,
+)
+_CLOSING_LINE: Final = re.compile(r"[\s)\]}>\"'`;,]*")
+_MEANINGLESS: Final = re.compile(r"[\s#/*.\-_=<>!~\\]*")
+MAX_PERIOD: Final = 4
+"""Longest run of lines that is recognised when it comes again and again."""
+
+
+def end_at_fence(text: str, place: Place) -> str:
+    """End at a Markdown fence or a sentence about the code; a fence around all is taken off."""
+    if place.is_prose:
+        return text
+    opening = _FENCE.match(text)
+    if opening is not None and not place.before.strip():
+        text = text[opening.end() :].removeprefix("\n")
+    starts = [match.start() for rule in (_FENCE, _PROSE) if (match := rule.search(text))]
+    # The first line continues the cursor's own: what looks like prose there is a word of it.
+    starts = [start for start in starts if start > 0 or not place.before.strip()]
+    return text[: min(starts)] if starts else text
+
+
+def end_at_repetition(text: str, place: Place) -> str:
+    """Keep one of the lines, or runs of up to four lines, that come three times in a row."""
+    lines = text.split("\n")
+    for end in range(len(lines)):
+        for period in range(1, MAX_PERIOD + 1):
+            first = end - 3 * period
+            run = lines[first : first + period]
+            if first >= 0 and _is_thrice(lines, first, period) and _has_words(run):
+                return "\n".join(lines[: first + period])
+    return text
+
+
+def end_at_next_line(text: str, place: Place) -> str:
+    """End where the text reaches the line that stands below the cursor already."""
+    target = place.next_lines[0].rstrip() if place.next_lines else ""
+    if not any(char.isalnum() for char in target):
+        return text
+    lines = text.split("\n")
+    for index, line in enumerate(lines):
+        written = place.before + line if index == 0 else line
+        if written.rstrip() == target:
+            return "\n".join(lines[:index])
+    return text
+
+
+def drop_duplicate_of_next_line(text: str, place: Place) -> str:
+    """Drop a last line that is the beginning of the line below, cut short by the length limit."""
+    lines = text.split("\n")
+    last = lines[-1].rstrip()
+    target = place.next_lines[0] if place.next_lines else ""
+    is_copy = len(last.strip()) >= 3 and target.startswith(last)
+    return "\n".join(lines[:-1]) if is_copy and len(lines) > 1 else text
+
+
+def drop_overlap_with_rest(text: str, place: Place) -> str:
+    """Drop the end of the text that the rest of the cursor's line repeats."""
+    rest = place.rest.strip()
+    if not rest or "\n" in text:
+        return text
+    longest = min(len(rest), len(text))
+    for size in range(longest, 0, -1):
+        is_enough = size > 1 or rest[0] in CLOSERS
+        if is_enough and text.endswith(rest[:size]) and _can_drop(text, size):
+            return text[:-size].rstrip() if place.rest[0].isspace() else text[:-size]
+    return text
+
+
+def drop_closers_below(text: str, place: Place) -> str:
+    """Drop last lines of closing brackets that stand below with the same indentation."""
+    lines = text.rstrip().split("\n")
+    below = [line.rstrip() for line in place.next_lines]
+    for size in range(min(len(lines), len(below)), 0, -1):
+        tail = [line.rstrip() for line in lines[-size:]]
+        if size == len(lines):
+            tail[0] = (place.before + tail[0]).rstrip()
+        if tail == below[:size] and all(_is_closing(line) for line in tail):
+            return "\n".join(lines[:-size])
+    return text
+
+
+def strip_end(text: str, place: Place) -> str:
+    """Drop white space at the end, and at line ends."""
+    return "\n".join(line.rstrip() for line in text.rstrip().split("\n"))
+
+
+def drop_meaningless(text: str, place: Place) -> str:
+    """Drop text without a word, a string or a bracket, such as a lone comment sign."""
+    return "" if _MEANINGLESS.fullmatch(text) else text
+
+
+RULES: Final[tuple[Callable[[str, Place], str], ...]] = (
+    end_at_fence,
+    end_at_repetition,
+    end_at_next_line,
+    drop_duplicate_of_next_line,
+    drop_closers_below,
+    strip_end,
+    drop_overlap_with_rest,
+    drop_meaningless,
+)
+"""In the order in which they are applied."""
+
+STREAM_RULES: Final = (end_at_fence, end_at_repetition, end_at_next_line)
+"""Those whose cut is final while text still arrives."""
+
+
+def postprocess(text: str, place: Place) -> Processed:
+    """Apply all rules in order."""
+    for rule in RULES:
+        text = rule(text, place)
+        if not text:
+            return Processed("", rule.__name__)
+    return Processed(text, "")
+
+
+def stream_end(text: str, place: Place) -> int | None:
+    """Return where complete lines of streamed text end for good, or None while they do not."""
+    lines, _, _ = text.rpartition("\n")
+    if not lines:
+        return None
+    kept = lines
+    for rule in STREAM_RULES:
+        kept = rule(kept, place)
+    # A fence that opens the text is taken off at the end; until then the text is as it came.
+    return len(kept) if len(kept) < len(lines) and text.startswith(kept) else None
+
+
+def num_covered(text: str, rest: str) -> int:
+    """Return how many characters of the rest of the line the text itself brings along.
+
+    They go into the item's range. Editors show an item only if what its range holds after the
+    cursor comes, in this order, in its text, so nothing else may be covered.
+    """
+    line = text.split("\n", 1)[0]
+    covered = 0
+    for char in rest:
+        if char not in CLOSERS or _num_surplus(line, char) <= rest[:covered].count(char):
+            break
+        covered += 1
+    return covered if _is_subsequence(rest[:covered], line) else 0
+
+
+def with_line_ends(text: str, eol: str) -> str:
+    """Return LF text with the line ends of its document."""
+    return text if eol == "\n" else text.replace("\n", eol)
+
+
+def to_lf(text: str) -> str:
+    """Return text with LF only, as models read and write it."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _is_thrice(lines: list[str], first: int, period: int) -> bool:
+    one, two, three = (lines[first + n * period : first + (n + 1) * period] for n in range(3))
+    return one == two == three
+
+
+def _has_words(lines: list[str]) -> bool:
+    return any(char.isalnum() for line in lines for char in line)
+
+
+def _is_closing(line: str) -> bool:
+    return bool(line.strip()) and _CLOSING_LINE.fullmatch(line) is not None
+
+
+def _can_drop(text: str, size: int) -> bool:
+    """A bracket that closes one opened in the text stays: "f(x)" before ")" is no overlap."""
+    dropped, kept = text[-size:], text[:-size]
+    return all(kept.count(_PAIRS[c]) <= kept.count(c) for c in dropped if c in _PAIRS)
+
+
+def _num_surplus(line: str, char: str) -> int:
+    opener = _PAIRS.get(char)
+    if opener is None:
+        return line.count(char) % 2 if char in "\"'`" else line.count(char)
+    depth = surplus = 0
+    for sign in line:
+        depth += sign == opener
+        if sign == char:
+            surplus += depth == 0
+            depth = max(0, depth - 1)
+    return surplus
+
+
+def _is_subsequence(part: str, whole: str) -> bool:
+    remaining = iter(whole)
+    return all(char in remaining for char in part)

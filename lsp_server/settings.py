@@ -1,0 +1,187 @@
+"""What a user can set, with every default; the docstring under a field is its reference.
+
+An editor sends nested objects in camelCase, in ``initializationOptions`` or with
+``workspace/didChangeConfiguration``. What is wrong is reported and keeps its default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+SECTION: Final = "specengine"
+"""The name of our object in an editor's settings."""
+
+T = TypeVar("T")
+_CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Which engine answers, and how it is started."""
+
+    model: str = "smollm2-135m"
+    """A name from models.toml."""
+    drafter: str = "auto"
+    """How tokens are drafted; ``none`` decodes one at a time."""
+    socket: str = ""
+    """Path of the socket of an engine that runs already; empty starts or joins our own."""
+    arguments: tuple[str, ...] = ()
+    """Further arguments of ``specengine serve``."""
+    idle_exit_s: float = 1800.0
+    """Seconds without a connection after which the engine exits."""
+    start_timeout_s: float = 60.0
+    """Seconds in which a started engine must accept connections (not: have loaded)."""
+    wait_ms: float = 5000.0
+    """How long a request waits for the first connection before its answer is empty."""
+
+
+@dataclass(frozen=True)
+class CompletionSettings:
+    """When a suggestion is asked for, and how long it may be."""
+
+    enabled: bool = True
+    """False answers every request with nothing."""
+    max_tokens: int = 96
+    """Longest suggestion that may span lines."""
+    line_max_tokens: int = 40
+    """Longest suggestion for the rest of one line."""
+    temperature: float = 0.0
+    """0 is greedy; above, ``seed`` decides."""
+    seed: int = 0
+    """Seed of a sampled suggestion."""
+    max_debounce_ms: float = 20.0
+    """Pause before a request of a user who types fast; 0 turns it off."""
+    ignored_files: tuple[str, ...] = (".env*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*")
+    """File names, as globs, whose text never reaches the engine."""
+
+
+@dataclass(frozen=True)
+class ContextSettings:
+    """How much text around the cursor the model reads."""
+
+    max_prompt_tokens: int = 1024
+    """Upper limit, estimated at 3 characters a token; the engine's own limit may be lower."""
+    suffix_share: float = 0.2
+    """Part of it that is kept for the text after the cursor."""
+
+
+@dataclass(frozen=True)
+class TraceSettings:
+    """Where the record of each request goes; it never holds source text."""
+
+    enabled: bool = True
+    """False writes neither file nor log lines."""
+    path: str = ""
+    """The JSONL file; empty means trace.jsonl in the user's state folder."""
+    max_bytes: int = 8 * 2**20
+    """A longer file is renamed to ``*.1`` and a new one begun."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of the language server."""
+
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    completion: CompletionSettings = field(default_factory=CompletionSettings)
+    context: ContextSettings = field(default_factory=ContextSettings)
+    trace: TraceSettings = field(default_factory=TraceSettings)
+
+
+MINIMUM: Final[Mapping[str, float]] = {
+    "engine.idle_exit_s": 1.0,
+    "engine.start_timeout_s": 1.0,
+    "engine.wait_ms": 0.0,
+    "completion.max_tokens": 1,
+    "completion.line_max_tokens": 1,
+    "completion.temperature": 0.0,
+    "completion.max_debounce_ms": 0.0,
+    "context.max_prompt_tokens": 64,
+    "context.suffix_share": 0.0,
+    "trace.max_bytes": 4096,
+}
+"""Smallest allowed value by name; ``suffix_share`` also may not exceed 0.9."""
+
+
+def read_settings(data: object, defaults: Settings | None = None) -> tuple[Settings, list[str]]:
+    """Return the settings that an editor's object describes, and one line for each mistake.
+
+    The object may be wrapped in its section name. Nothing and null change nothing.
+    """
+    base = defaults or Settings()
+    if data is None:
+        return base, []
+    if not isinstance(data, Mapping):
+        return base, [f"settings must be an object, not {type(data).__name__}; defaults are used."]
+    mapping = cast("Mapping[object, object]", data)
+    if SECTION in mapping:
+        return read_settings(mapping[SECTION], base)
+    problems: list[str] = []
+    return _read_group(base, mapping, "", problems), problems
+
+
+def _read_group(default: T, data: Mapping[object, object], prefix: str, problems: list[str]) -> T:
+    group_type = cast("type[DataclassInstance]", type(default))
+    known: dict[str, object] = {e.name: getattr(default, e.name) for e in fields(group_type)}
+    changes: dict[str, object] = {}
+    for raw_key, value in data.items():
+        name = _CAMEL.sub("_", str(raw_key)).lower()
+        if name not in known:
+            problems.append(_unknown_key(prefix + str(raw_key), name, list(known)))
+        elif is_dataclass(known[name]):
+            if isinstance(value, Mapping):
+                group = cast("Mapping[object, object]", value)
+                changes[name] = _read_group(known[name], group, f"{name}.", problems)
+            else:
+                problems.append(f"setting {name} must be an object; its defaults are used.")
+        else:
+            changes[name] = _read_value(prefix + name, value, known[name], problems)
+    # The group's own type checks nothing: each value has been checked against its default.
+    return cast("T", replace(cast("DataclassInstance", default), **changes))
+
+
+def _read_value(name: str, value: object, default: object, problems: list[str]) -> object:
+    accepted = _accept(name, value, default)
+    if accepted is None:
+        problems.append(f"setting {name} cannot be {value!r}; {default!r} is used.")
+        return default
+    return accepted
+
+
+def _accept(name: str, value: object, default: object) -> object | None:
+    """Return the value in the type of its default, or None."""
+    match default, value:
+        case (bool(), bool()) | (str(), str()):
+            return value
+        case bool(), _:
+            return None
+        case (int(), int()) | (float(), int() | float()) if not isinstance(value, bool):
+            number = float(value) if isinstance(default, float) else value
+            return number if _is_in_range(name, number) else None
+        case tuple(), list():
+            items = cast("list[object]", value)
+            return tuple(items) if all(isinstance(item, str) for item in items) else None
+        case _:
+            return None
+
+
+def _is_in_range(name: str, value: float) -> bool:
+    highest = 0.9 if name == "context.suffix_share" else float(2**40)
+    return MINIMUM.get(name, -(2**40)) <= value <= highest
+
+
+def _unknown_key(shown: str, name: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {_camel(nearest[0])}?" if nearest else f"known: {', '.join(known)}."
+    return f"unknown setting {shown}; {hint}"
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)

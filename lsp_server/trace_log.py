@@ -1,0 +1,135 @@
+"""One record for each request: a JSON line in a file, and a line in the editor's log.
+
+It holds names, counts and times, never source text. It knows no request in progress.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from specengine.protocol import Done, TokenCounts
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(StrEnum):
+    """What became of a request."""
+
+    SHOWN = "shown"
+    CACHED = "cached"
+    ADOPTED = "adopted"
+    EMPTY = "empty"
+    SUPERSEDED = "superseded"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class Milliseconds(msgspec.Struct):
+    """Time by phase; queue, prefill, draft and verify are the engine's own."""
+
+    debounce: float = 0.0
+    context: float = 0.0
+    queue: float = 0.0
+    prefill: float = 0.0
+    draft: float = 0.0
+    verify: float = 0.0
+    postprocess: float = 0.0
+    total: float = 0.0
+    """From receipt of the request to its answer."""
+
+
+class TraceRecord(msgspec.Struct):
+    """What is known of one request; the field names are stable."""
+
+    request: int
+    time: float
+    """Seconds since the epoch when the request came."""
+    document_version: int = -1
+    language: str = ""
+    trigger: str = ""
+    scope: str = ""
+    """What the cursor asked for: line, statement or block."""
+    outcome: Outcome = Outcome.ERROR
+    exit: str = ""
+    """The named reason for the outcome."""
+    model: str = ""
+    drafter: str = ""
+    ms: Milliseconds = msgspec.field(default_factory=Milliseconds)
+    tokens: TokenCounts = msgspec.field(default_factory=TokenCounts)
+    steps: int = 0
+
+    def take_engine_part(self, done: Done) -> None:
+        """Copy what the engine counted and measured."""
+        self.model, self.drafter = done.model, done.drafter
+        self.tokens, self.steps = done.tokens, done.steps
+        self.ms.queue, self.ms.prefill = done.ms.queue, done.ms.prefill
+        self.ms.draft, self.ms.verify = done.ms.draft, done.ms.verify
+
+
+def default_path() -> Path:
+    """Return where the trace goes when no setting says otherwise."""
+    return platformdirs.user_state_path("specengine", appauthor=False) / "trace.jsonl"
+
+
+def encode_record(record: TraceRecord) -> bytes:
+    """Return the JSON line of a record; times are rounded to microseconds."""
+    rounded = {name: round(value, 3) for name, value in msgspec.structs.asdict(record.ms).items()}
+    data = {**msgspec.structs.asdict(record), "ms": rounded, "time": round(record.time, 3)}
+    return msgspec.json.encode(data) + b"\n"
+
+
+def readable(record: TraceRecord) -> str:
+    """Return the record as one line for people."""
+    ms, tokens = record.ms, record.tokens
+    return (
+        f"#{record.request} v{record.document_version} {record.language} {record.trigger}"
+        f" {record.scope or '-'}: {record.outcome} ({record.exit}) {ms.total:.0f} ms"
+        f" [debounce {ms.debounce:.0f}, context {ms.context:.1f}, queue {ms.queue:.0f},"
+        f" prefill {ms.prefill:.0f}, draft {ms.draft:.0f}, verify {ms.verify:.0f},"
+        f" postprocess {ms.postprocess:.1f}] {tokens.emitted} tokens in {record.steps} steps,"
+        f" accepted {tokens.accepted}/{tokens.drafted}, reused {tokens.reused}/{tokens.prompt}"
+    )
+
+
+@dataclass
+class TraceLog:
+    """Appends records. Several language servers may write the same file."""
+
+    path: Path | None
+    """None writes no file."""
+    max_bytes: int
+    on_line: Callable[[str], None] | None = None
+    """Called with the readable line of each record."""
+    _has_failed: bool = field(default=False, repr=False)
+
+    def write(self, record: TraceRecord) -> None:
+        """Write one record; a file that cannot be written is reported once and then left alone."""
+        if self.on_line is not None:
+            self.on_line(readable(record))
+        if self.path is None or self._has_failed:
+            return
+        try:
+            _append(self.path, encode_record(record), self.max_bytes)
+        except OSError as error:
+            self._has_failed = True
+            logger.warning("trace file %s cannot be written, so it is off: %s", self.path, error)
+
+
+def _append(path: Path, line: bytes, max_bytes: int) -> None:
+    # Opened for each line: another server may have renamed the file in the meantime.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size + len(line) > max_bytes:
+        path.replace(path.with_name(path.name + ".1"))
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
