@@ -1,0 +1,89 @@
+"""Facts about where a suggestion's text leaves what it was asked to fill."""
+
+import pytest
+
+from lsp_server.block import Scope, find_end, find_site
+from lsp_server.syntax import grammar_of
+
+
+def cut(language: str, prefix: str, text: str, rest: str = "") -> str | None:
+    end = find_end(find_site(prefix, rest, grammar_of(language)), text)
+    return None if end is None else text[:end]
+
+
+@pytest.mark.parametrize(
+    ("language", "prefix", "rest", "scope"),
+    [
+        ("python", "x = ", " + 1", Scope.LINE),
+        ("python", "foo(", ")", Scope.STATEMENT),
+        ("python", "def f(", "):", Scope.LINE),
+        ("python", "def f():\n    ", "", Scope.BLOCK),
+        ("python", "x = 1\n", "", Scope.STATEMENT),
+        ("javascript", "function f() {\n  ", "", Scope.BLOCK),
+        ("javascript", "case 1:\n  ", "", Scope.STATEMENT),
+        ("plaintext", "list:\n", "", Scope.STATEMENT),
+    ],
+)
+def test_cursor_decides_what_is_asked_for(language: str, prefix: str, rest: str, scope: Scope):
+    assert find_site(prefix, rest, grammar_of(language)).scope is scope
+
+
+@pytest.mark.parametrize(
+    ("language", "prefix", "text", "expected"),
+    [
+        ("python", "def f(x):\n    ", "y = 1\n    return y\n\ndef", "y = 1\n    return y"),
+        ("python", "def f(x):\n    ", "y = 1\n    return y\n\n    z", None),
+        ("python", "def f(x):\n    ", '"""Doc\nodd }."""\n    return 1\n', None),
+        ("python", "x", " = foo(1)\n", " = foo(1)"),
+        ("python", "if x", " > 1:\n    a()\nelse:\n    b()\nc", " > 1:\n    a()\nelse:\n    b()"),
+        ("python", "if x", " > 1:\n    a()\nelse", None),
+        ("python", "def f():\n    return 1\n\n", "@cache\ndef g():\n    pass\n\n", None),
+        ("python", "x = ", "foo(\n    1,\n", None),
+        ("python", "x = ", "foo(\n    1,\n)\n", None),
+        ("python", "x = ", "foo(\n    1,\n)\ny", "foo(\n    1,\n)"),
+        ("python", "foo(\n    a,\n    ", "b,\n)\nbar", "b,\n)"),
+        ("python", "", "# a note\nx = 1\n", "# a note\nx = 1"),
+        ("python", "", "# a note\nfor i in y:\n    a(i)\nz", "# a note\nfor i in y:\n    a(i)"),
+        ("python", "", 'x = """\nabc\n', None),
+        ("python", "é = ", "'ü'  # ß\n", "'ü'  # ß"),
+        ("javascript", "function f() {\n  ", "a();\n  b('}');\n}\ng", "a();\n  b('}');\n}"),
+        ("javascript", "function f() {\n  a();\n  ", "b();\n}\n", "b();"),
+        ("javascript", "function f() {\n  ", "if (x) {\n    a();\n  }\n", None),
+        ("javascript", "if (x) {\n  a();\n}", " else {\n  b();\n}\nc", " else {\n  b();\n}"),
+        ("javascript", "let a", " = `x\n${y}\nz`;\nb", " = `x\n${y}\nz`;"),
+        ("javascript", "fetch(a)", "\n  .then(b)\n  .then(c);\nd", "\n  .then(b)\n  .then(c);"),
+        ("typescript", "interface A {\n  ", "b: string;\n  c: C;\n}\n", "b: string;\n  c: C;\n}"),
+        ("go", "func f() int {\n\t", "a := 1\n\treturn a\n}\n\nfunc", "a := 1\n\treturn a\n}"),
+        ("go", "func f() {\n\tx()\n\t", "y()\n\tz()\n", "y()"),
+        ("rust", "fn f() -> i32 {\n    ", 'let s = "}";\n    1\n}\n', 'let s = "}";\n    1\n}'),
+        ("c", "int main() {\n  ", "for (;;) {\n    a();\n  }\n  return 0;\n", None),
+        ("cpp", "struct A {\n  ", "int b;\n};\n", "int b;\n}"),
+        ("java", "class A {\n  int f() {\n    ", "return 1;\n  }\n}", "return 1;\n  }"),
+        ("plaintext", "one ", "two\nthree", "two"),
+        ("plaintext", "- a (", "b\nc)\nd", "b\nc)"),
+    ],
+)
+def test_text_ends_with_what_was_asked_for(
+    language: str, prefix: str, text: str, expected: str | None
+):
+    assert expected == cut(language, prefix, text)
+
+
+def test_rest_of_a_line_ends_at_the_line_end():
+    assert cut("python", "foo(", "a, b\nc", rest="x)") == "a, b"
+
+
+def test_growing_text_ends_once_and_for_all():
+    """Where the end was found early, more text does not move it."""
+    text = "y = x + 1\n    if y:\n        return y\n    return 0\n\n\ndef g():\n    pass\n"
+    site = find_site("def f(x):\n    ", "", grammar_of("python"))
+    ends = {end for length in range(len(text)) if (end := find_end(site, text[:length]))}
+    assert ends == {text.index("\n\n\ndef")}
+
+
+def test_long_prefix_is_parsed_in_a_window():
+    prefix = "def g():\n    pass\n\n" * 2000 + "def f():\n    "
+    site = find_site(prefix, "", grammar_of("python"))
+    assert len(site.window) <= 3000
+    assert site.window.startswith("def g()")
+    assert find_end(site, "return 1\n\nx") == len("return 1")
