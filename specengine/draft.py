@@ -45,12 +45,14 @@ class Draft:
 
         It ends before the first id that is no token of the target and at ``max_tokens``.
         """
-        for node, token_id in enumerate(self.token_ids[:max_tokens]):
-            if not 0 <= token_id < vocab_size:
-                max_tokens = node
-        if max_tokens >= len(self):
+        nodes = enumerate(self.token_ids)
+        no_token = (node for node, token_id in nodes if not 0 <= token_id < vocab_size)
+        length = min(max_tokens, next(no_token, len(self)))
+        if length == len(self):
             return self
-        return Draft(self.token_ids[:max_tokens], self.parents[:max_tokens], self.drafter)
+        if length <= 0:
+            return NOTHING
+        return Draft(self.token_ids[:length], self.parents[:length], self.drafter)
 
 
 NOTHING: Final = Draft((), (), "")
