@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 
-SEED_LIMIT: Final = 2**31
-"""Seeds are taken modulo this, so that seed and position fit one generator seed."""
+SEED_LIMIT: Final = 2**64
+"""Seeds are taken modulo this."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ def choose(
 
     Shapes:  logits [T, V], float32; positions are those of the chosen tokens; allowed holds the
         ids that a row may choose from, or None for all.
-    Source:  Gumbel-max: argmax(logits / temperature + noise) is a sample of the softmax.
+    Source:  Gumbel-max: argmax(logits / temperature + noise) is a sample of the softmax. Scaling
+        the noise instead gives the same id, and no temperature is too small for it.
     """
     noisy = logits if sampling.temperature == 0 else _with_noise(logits, positions, sampling)
     choices = [int(row.argmax()) for row in noisy]
@@ -46,11 +48,12 @@ def choose(
 
 def _with_noise(logits: torch.Tensor, positions: list[int], sampling: Sampling) -> torch.Tensor:
     noise = torch.stack([_gumbel(logits.shape[1], sampling.seed, at) for at in positions])
-    return logits / sampling.temperature + noise.to(logits.device)
+    return logits + sampling.temperature * noise.to(logits.device)
 
 
 def _gumbel(num_values: int, seed: int, position: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed((seed % SEED_LIMIT) * SEED_LIMIT + position)
-    uniform = torch.rand(num_values, generator=generator, dtype=torch.float64)
-    # rand may give 0, whose logarithm is not finite.
+    # Seed and position enter as they are: torch's generator would drop all but 32 bits of a seed.
+    bits = np.random.Philox(key=seed % SEED_LIMIT, counter=[0, position, 0, 0])
+    uniform = torch.tensor(np.random.Generator(bits).random(num_values))
+    # It may hold 0, whose logarithm is not finite.
     return -torch.log(-torch.log(uniform.clamp_min(torch.finfo(torch.float64).tiny))).float()

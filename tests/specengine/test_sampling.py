@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from specengine.sampling import Sampling, choose
+
+SAMPLED = Sampling(temperature=0.8, seed=11)
+
+
+def random_logits(num_rows: int, vocab_size: int = 40) -> torch.Tensor:
+    return torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(3)) * 3
+
+
+def choices(
+    logits: torch.Tensor, sampling: Sampling, *, start: int = 0, allowed: list[int] | None = None
+) -> list[int]:
+    ids = None if allowed is None else torch.tensor(allowed)
+    num_rows = logits.shape[0]
+    return choose(logits, list(range(start, start + num_rows)), [ids] * num_rows, sampling)
+
+
+def test_greedy_takes_the_highest_logit() -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
+    assert choices(logits, Sampling()) == [1, 0]
+
+
+def test_greedy_ties_go_to_the_lowest_id() -> None:
+    logits = torch.zeros(1, 5000)
+    logits[0, 1234:] = 1
+    assert choices(logits, Sampling()) == [1234]
+    assert choices(logits, Sampling(), allowed=[3, 2000, 3000]) == [2000]
+
+
+def test_greedy_ignores_seed_and_position() -> None:
+    logits = random_logits(4)
+    assert choices(logits, Sampling(seed=1), start=9) == choices(logits, Sampling(seed=2))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), SAMPLED])
+def test_forced_row_takes_the_best_allowed_id(sampling: Sampling) -> None:
+    """It takes what it would take if all other ids were hopeless."""
+    logits = random_logits(20)
+    allowed = [3, 7, 8, 39]
+    hopeless = torch.full_like(logits, -1e9)
+    hopeless[:, allowed] = logits[:, allowed]
+    chosen = choices(logits, sampling, allowed=allowed)
+    assert chosen == choices(hopeless, sampling)
+    assert len(set(chosen)) > 1
+
+
+def test_each_row_has_its_own_allowed_ids() -> None:
+    logits = torch.tensor([[9.0, 1.0, 2.0]] * 3)
+    allowed = [None, torch.tensor([1, 2]), torch.tensor([1])]
+    assert choose(logits, [0, 1, 2], allowed, Sampling()) == [0, 2, 1]
+
+
+def test_sampled_choice_is_the_same_alone_and_among_others() -> None:
+    """The law that makes speculation exact."""
+    logits = random_logits(8)
+    together = choices(logits, SAMPLED, start=100)
+    alone = [choices(logits[row : row + 1], SAMPLED, start=100 + row)[0] for row in range(8)]
+    assert together == alone
+
+
+def test_positions_have_different_noise() -> None:
+    logits = torch.zeros(64, 1000)
+    assert len(set(choices(logits, SAMPLED))) > 55
+
+
+@pytest.mark.parametrize("seeds", [range(64), range(0, 2**40, 2**34), range(-8, 0)])
+def test_seeds_have_different_noise(seeds: range) -> None:
+    logits = torch.zeros(4, 1000)
+    texts = {tuple(choices(logits, Sampling(1.0, seed))) for seed in seeds}
+    assert len(texts) == len(seeds)
+
+
+def test_neighbouring_seeds_and_positions_do_not_share_noise() -> None:
+    logits = torch.zeros(32, 1000)
+    first, second = choices(logits, Sampling(1.0, 5)), choices(logits, Sampling(1.0, 6))
+    assert not set(pairwise(first)) & set(pairwise(second))
+
+
+def test_sampled_choices_follow_the_softmax() -> None:
+    """Chi-squared over 8 ids and 6,000 draws of one seed at consecutive positions.
+
+    The bound of 29.9 has a false-alarm rate of 1e-4, once for all as the seed is fixed.
+    """
+    logits = torch.tensor([0.5, 1.0, -1.0, 2.0, 0.0, 1.5, -0.5, 0.25])
+    num_draws, temperature = 6000, 0.7
+    drawn = choices(logits.expand(num_draws, -1), Sampling(temperature, seed=5))
+    expected = (logits / temperature).softmax(0) * num_draws
+    counted = torch.bincount(torch.tensor(drawn), minlength=8)
+    assert float(((counted - expected) ** 2 / expected).sum()) < 29.9
+
+
+def test_sampled_choices_of_consecutive_seeds_follow_the_softmax() -> None:
+    """Users count seeds up, too. The bound of 21.1 has a false-alarm rate of 1e-4."""
+    logits = torch.tensor([[0.5, 1.0, -1.0, 2.0]])
+    drawn = [choices(logits, Sampling(1.0, seed), start=300)[0] for seed in range(3000)]
+    expected = logits[0].softmax(0) * len(drawn)
+    counted = torch.bincount(torch.tensor(drawn), minlength=4)
+    assert float(((counted - expected) ** 2 / expected).sum()) < 21.1
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-38, 1e-44, 5e-324])
+def test_sampling_near_zero_becomes_greedy(temperature: float) -> None:
+    logits = random_logits(16)
+    assert choices(logits, Sampling(temperature, seed=1)) == choices(logits, Sampling())
+
+
+def test_high_temperature_becomes_uniform() -> None:
+    logits = random_logits(2000, vocab_size=4)
+    counted = torch.bincount(torch.tensor(choices(logits, Sampling(1e4, seed=1))), minlength=4)
+    assert int(counted.min()) > 500 - 5 * math.sqrt(2000 * 0.25 * 0.75)
