@@ -14,6 +14,9 @@ Encoding = Literal["utf-8", "utf-16", "utf-32"]
 """What an editor counts columns in; negotiated at ``initialize``."""
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+_WIRE: Final = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
+"""Codec and bytes of a unit."""
+
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -23,12 +26,10 @@ def chars_from_units(line: str, units: int, encoding: Encoding) -> int:
         return 0
     if encoding == "utf-32" or line.isascii():
         return min(units, len(line))
-    used = 0
-    for index, char in enumerate(line):
-        used += _units_of(char, encoding)
-        if used > units:
-            return index
-    return len(line)
+    # Each code point takes a unit at least; half of one at the cut is ignored.
+    name, width = _WIRE[encoding]
+    data = line[:units].encode(name)
+    return len(data[: units * width].decode(name, "ignore"))
 
 
 def units_from_chars(line: str, chars: int, encoding: Encoding) -> int:
@@ -36,12 +37,13 @@ def units_from_chars(line: str, chars: int, encoding: Encoding) -> int:
     chars = max(0, min(chars, len(line)))
     if encoding == "utf-32" or line.isascii():
         return chars
-    return sum(_units_of(char, encoding) for char in line[:chars])
+    name, width = _WIRE[encoding]
+    return len(line[:chars].encode(name)) // width
 
 
 def bytes_from_chars(text: str, chars: int) -> int:
     """Return the UTF-8 bytes that the first code points take."""
-    return max(0, chars) if text.isascii() and chars <= len(text) else _num_bytes(text[:chars])
+    return len(text[: max(0, chars)].encode())
 
 
 def chars_from_bytes(data: bytes, num_bytes: int) -> int:
@@ -52,13 +54,3 @@ def chars_from_bytes(data: bytes, num_bytes: int) -> int:
 def replace_surrogates(text: str) -> str:
     """Return text that can be encoded: a lone surrogate becomes U+FFFD, which is as wide."""
     return text if text.isascii() else _LONE_SURROGATE.sub(REPLACEMENT, text)
-
-
-def _units_of(char: str, encoding: Encoding) -> int:
-    if encoding == "utf-16":
-        return 2 if char > "\uffff" else 1
-    return _num_bytes(char)
-
-
-def _num_bytes(text: str) -> int:
-    return len(text.encode())

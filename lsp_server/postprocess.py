@@ -65,7 +65,7 @@ def end_at_fence(text: str, place: Place) -> str:
 def end_at_repetition(text: str, place: Place) -> str:
     """Keep one of the lines, or runs of up to four lines, that come three times in a row."""
     lines = text.split("\n")
-    for end in range(len(lines)):
+    for end in range(1, len(lines) + 1):
         for period in range(1, MAX_PERIOD + 1):
             first = end - 3 * period
             run = lines[first : first + period]
@@ -223,7 +223,8 @@ def _num_surplus(line: str, char: str) -> int:
         if sign == char:
             surplus += depth == 0
             depth = max(0, depth - 1)
-    return surplus
+    # Brackets that are left open take the place of those closed too often: "x) + (y".
+    return max(0, surplus - depth)
 
 
 def _is_subsequence(part: str, whole: str) -> bool:

@@ -67,6 +67,8 @@ class State:
     listener: LinkListener
     clock: Callable[[], float] = time.monotonic
     settings: Settings = field(default_factory=Settings)
+    initial_settings: Settings = field(default_factory=Settings)
+    """What the editor said at the start; later changes are read on top of it."""
     problems: list[str] = field(default_factory=list[str])
     """Mistakes in the settings, to be shown when the editor is ready."""
     encoding: Encoding = "utf-16"

@@ -222,6 +222,9 @@ class TypingSession:
         if self._ticket is not None:
             self._ticket.supersede("newer_request")
         self._ticket = Ticket()
+        if self._run is not None:
+            # Unless it is adopted now, nobody will: the cursor has moved.
+            self._arm(0.0, CancelCause.SUPERSEDED)
         return self._ticket
 
     def end(self, ticket: Ticket, *, is_cancelled: bool) -> None:

@@ -66,14 +66,21 @@ def _heads(text: str, start: int, cursor: int, grammar: Grammar) -> str | None:
     tree = parse(grammar, data)
     if tree is None:
         return None
-    at = bytes_from_chars(window, cursor - window_start)
+    before = window[: cursor - window_start]
+    max_column = len(data)
+    if grammar.is_indented:
+        # A blank line at the end belongs to no node: look from the code above, up to its indent.
+        max_column = _indent(before[before.rfind("\n") + 1 :] + "x")
+        before = before.rstrip()
+    at = len(before.encode())
     limit = bytes_from_chars(window, start - window_start)
     heads: list[str] = []
     is_broken = False
     node = tree.root_node.descendant_for_byte_range(max(0, at - 1), at)
     while node is not None:
         is_broken = is_broken or node.is_error
-        if node.type in grammar.definitions and node.start_byte < limit:
+        is_around = node.start_byte < limit and node.start_point.column < max_column
+        if is_around and node.type in grammar.definitions:
             heads.append(_head(data, node))
         node = node.parent
     return None if is_broken and not heads else "".join(reversed(heads))

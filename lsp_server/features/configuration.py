@@ -14,7 +14,8 @@ from lsp_server.state import State
 def initialize(state: State, params: types.InitializeParams, encoding: str) -> None:
     """Read the settings; what is wrong is shown when the editor is ready for messages."""
     state.encoding = cast("Encoding", encoding)
-    state.settings, state.problems = read_settings(params.initialization_options)
+    state.initial_settings, state.problems = read_settings(params.initialization_options)
+    state.settings = state.initial_settings
 
 
 def initialized(state: State) -> None:
@@ -32,7 +33,7 @@ def did_change_configuration(state: State, settings: object) -> None:
     if not settings:
         return
     before = state.settings
-    state.settings, problems = read_settings(settings)
+    state.settings, problems = read_settings(settings, state.initial_settings)
     _show_problems(state, problems)
     if state.settings.trace != before.trace:
         state.start_trace()

@@ -39,6 +39,7 @@ NUM_NEXT_LINES: Final = 8
 """Lines below the cursor's that the rules look at."""
 
 _NEXT_CHARS: Final = 2000
+_REST_CHARS: Final = 500
 
 
 async def inline_completion(
@@ -133,10 +134,10 @@ class _Request:
             return self._empty(reason)
         with self._phase("context"):
             view = self._view(opened, snapshot)
-        cached = opened.session.find_cached(view.prompt)
+        run = opened.session.adopt(snapshot.cursor, view.forced)
+        cached = opened.session.find_cached(view.prompt) if run is None else None
         if cached is not None and cached.startswith(view.forced):
             return self._finish(view, cached, Outcome.CACHED, "cached")
-        run = opened.session.adopt(snapshot.cursor, view.forced)
         if run is not None:
             self._own(run)
             if not await ticket.wait(run.settled):
@@ -268,7 +269,7 @@ def exit_before(state: State, document: Document, snapshot: Snapshot) -> str:
         return "ignored_file"
     if _is_word(snapshot.before[-1:]) and _is_word(snapshot.rest[:1]):
         return "inside_word"
-    if not snapshot.text.strip():
+    if not snapshot.text or snapshot.text.isspace():
         return "empty_document"
     return ""
 
@@ -278,7 +279,7 @@ def place_of(snapshot: Snapshot) -> Place:
     below = to_lf(snapshot.text[snapshot.line_end : snapshot.line_end + _NEXT_CHARS])
     next_lines = [line for line in below.split("\n")[1:] if line.strip()][:NUM_NEXT_LINES]
     is_prose = snapshot.language in PROSE_LANGUAGES
-    return Place(snapshot.before, snapshot.rest, tuple(next_lines), is_prose)
+    return Place(snapshot.before, snapshot.rest[:_REST_CHARS], tuple(next_lines), is_prose)
 
 
 def _selection(

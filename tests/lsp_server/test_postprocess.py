@@ -1,0 +1,207 @@
+"""Facts about the rules on what a model wrote."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lsp_server.postprocess import (
+    RULES,
+    Place,
+    drop_closers_below,
+    drop_duplicate_of_next_line,
+    drop_meaningless,
+    drop_overlap_with_rest,
+    end_at_fence,
+    end_at_next_line,
+    end_at_repetition,
+    num_covered,
+    postprocess,
+    stream_end,
+    strip_end,
+    to_lf,
+    with_line_ends,
+)
+
+
+def place(before: str = "", rest: str = "", *next_lines: str, is_prose: bool = False) -> Place:
+    return Place(before, rest, next_lines, is_prose)
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "expected"),
+    [
+        ("", "x = 1\n```\nThat is it.", "x = 1\n"),
+        ("", "```python\nx = 1\n```\n", "x = 1\n"),
+        ("", "x = 1\n\nThis code sets x to 1.", "x = 1\n\n"),
+        ("x = ", "```", "```"),
+        ("", "# This code is fine\nx = 1", "# This code is fine\nx = 1"),
+        ("# ", "Note that x", "Note that x"),
+    ],
+)
+def test_fence_or_talk_ends_the_text(before: str, text: str, expected: str):
+    assert expected == end_at_fence(text, place(before))
+
+
+def test_fence_stays_in_prose():
+    assert end_at_fence("a\n```\nb", place(is_prose=True)) == "a\n```\nb"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a = 1\na = 1\na = 1\na = 1", "a = 1"),
+        ("x\na\nb\na\nb\na\nb\n", "x\na\nb"),
+        ("a = 1\na = 1\nb", "a = 1\na = 1\nb"),
+        ("}\n}\n}\n}", "}\n}\n}\n}"),
+        ("a\n  a\n    a", "a\n  a\n    a"),
+    ],
+)
+def test_line_that_comes_three_times_is_kept_once(text: str, expected: str):
+    assert expected == end_at_repetition(text, place())
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "next_line", "expected"),
+    [
+        ("    ", "x = 1\n    return x\n    y", "    return x", "x = 1"),
+        ("    ", "return x", "    return x", ""),
+        ("    ", "x = 1\n        return x", "    return x", "x = 1\n        return x"),
+        ("    ", "x = {\n    }", "    }", "x = {\n    }"),
+    ],
+)
+def test_text_ends_at_the_line_below(before: str, text: str, next_line: str, expected: str):
+    assert expected == end_at_next_line(text, place(before, "", next_line))
+
+
+def test_cut_copy_of_the_line_below_is_dropped():
+    below = place("", "", "return value")
+    assert drop_duplicate_of_next_line("x = 1\nreturn val", below) == "x = 1"
+    assert drop_duplicate_of_next_line("return val", below) == "return val"
+    assert drop_duplicate_of_next_line("x = 1\nr", below) == "x = 1\nr"
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "expected"),
+    [
+        ("a, b)", ")", "a, b"),
+        ("f(x)", ")", "f(x)"),
+        ("a + b", " + b", "a"),
+        ("a + b", "x", "a + b"),
+        ("ab", "b", "ab"),
+        ("a\nb)", ")", "a\nb)"),
+        ("a, b):", "):", "a, b"),
+        ("abc", "   ", "abc"),
+    ],
+)
+def test_text_does_not_repeat_the_rest_of_the_line(text: str, rest: str, expected: str):
+    assert expected == drop_overlap_with_rest(text, place("", rest))
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "next_lines", "expected"),
+    [
+        ("  ", "a();\n}", ["}"], "a();"),
+        ("    ", "a();\n  }\n}", ["  }", "}"], "a();"),
+        ("    ", "a();\n  }\n}", ["}"], "a();\n  }"),
+        ("  ", "a();\n  }", ["}"], "a();\n  }"),
+        ("", "}", ["}"], ""),
+        ("", "x = [", ["]"], "x = ["),
+    ],
+)
+def test_closing_lines_below_are_not_repeated(
+    before: str, text: str, next_lines: list[str], expected: str
+):
+    assert expected == drop_closers_below(text, place(before, "", *next_lines))
+
+
+def test_white_space_at_line_ends_is_dropped():
+    assert strip_end("a  \nb \n\n", place()) == "a\nb"
+
+
+@pytest.mark.parametrize("text", ["", "  ", "#", "//", "# ---", "..."])
+def test_meaningless_text_is_dropped(text: str):
+    assert drop_meaningless(text, place()) == ""
+
+
+@pytest.mark.parametrize("text", [")", "x", "''", "{"])
+def test_short_but_meaningful_text_is_kept(text: str):
+    assert text == drop_meaningless(text, place())
+
+
+def test_rule_that_leaves_nothing_is_named():
+    assert postprocess("return x", place("", "", "return x")).emptied_by == "end_at_next_line"
+    assert postprocess("a, b)", place("f(", ")")).text == "a, b"
+
+
+PIECES = st.sampled_from(["a", "b", " ", "\n", ")", "}", "(", "    ", "return x", "```", "#", "'"])
+TEXTS = st.lists(PIECES, max_size=12).map("".join)
+PLACES = st.builds(
+    Place,
+    st.just("    "),
+    TEXTS.map(lambda t: t.replace("\n", "")),
+    st.tuples(PIECES, PIECES),
+    st.booleans(),
+)
+
+
+@given(TEXTS, PLACES)
+def test_no_rule_writes_anything(text: str, where: Place):
+    """What a rule returns is part of the text, but for white space at line ends."""
+    for rule in RULES:
+        result = rule(text, where)
+        assert len(result) <= len(text)
+        if rule is not strip_end:
+            assert result in text
+
+
+@given(TEXTS, PLACES)
+def test_processed_text_is_the_same_when_processed_again(text: str, where: Place):
+    """Cached text goes through the rules once more."""
+    once = postprocess(text, where).text
+    assert postprocess(once, where).text in once
+
+
+@given(TEXTS, TEXTS.map(lambda t: t.replace("\n", "")))
+def test_covered_rest_comes_in_the_text_in_order(text: str, rest: str):
+    """Otherwise VS Code hides the item."""
+    remaining = iter(text.split("\n")[0])
+    covered = rest[: num_covered(text, rest)]
+    assert all(char in remaining for char in covered)
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "expected"),
+    [
+        ("a):\n    return a", ")", 1),
+        ("f(a)\nb", ")", 0),
+        ("x) + (y", ")", 0),
+        ("a", ")", 0),
+        ('a"]', '"]', 2),
+        ("a", "", 0),
+        ("a)", "x)", 0),
+    ],
+)
+def test_closers_that_the_text_brings_are_covered(text: str, rest: str, expected: int):
+    assert expected == num_covered(text, rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = 1", None),
+        ("x = 1\n", None),
+        ("x = 1\n```\n", "x = 1\n"),
+        ("x = 1\n    done()\ny", "x = 1"),
+        ("y\ny\ny\n", "y"),
+        ("```python\nx = 1\n", None),
+    ],
+)
+def test_stream_ends_at_complete_lines_only(text: str, expected: str | None):
+    end = stream_end(text, place("    ", "", "    done()"))
+    assert expected == (None if end is None else text[:end])
+
+
+def test_line_ends_are_those_of_the_document():
+    assert with_line_ends("a\nb", "\r\n") == "a\r\nb"
+    assert with_line_ends("a\nb", "\n") == "a\nb"
+    assert to_lf("a\r\nb\rc\n") == "a\nb\nc\n"

@@ -1,0 +1,81 @@
+"""Facts about the record of each request."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from lsp_server.trace_log import Outcome, TraceLog, TraceRecord, default_path, readable
+from specengine.protocol import Done, PhaseTimes, StopReason, TokenCounts
+
+
+def record(number: int = 1) -> TraceRecord:
+    made = TraceRecord(number, 1.0, language="python", outcome=Outcome.SHOWN, exit="stopped")
+    made.ms.total = 12.34567
+    tokens = TokenCounts(prompt=9, reused=8, prefilled=1, drafted=4, accepted=3, emitted=5)
+    ms = PhaseTimes(queue=1, prefill=2, draft=3, verify=4, total=10)
+    done = Done(7, "secret", (1,), StopReason.STOPPED, None, "m", "d", 2, tokens, ms)
+    made.take_engine_part(done)
+    return made
+
+
+def test_line_has_the_stable_fields_and_no_text(tmp_path: Path):
+    path = tmp_path / "new" / "trace.jsonl"
+    TraceLog(path, 10_000).write(record())
+    line = path.read_text()
+    assert "secret" not in line
+    data = json.loads(line)
+    assert set(data) == {
+        "request", "time", "document_version", "language", "trigger", "scope", "outcome", "exit",
+        "model", "drafter", "ms", "tokens", "steps",
+    }  # fmt: skip
+    assert list(data["ms"]) == [
+        "debounce", "context", "queue", "prefill", "draft", "verify", "postprocess", "total",
+    ]  # fmt: skip
+    assert data["ms"]["total"] == 12.346
+    assert data["tokens"]["accepted"] == 3
+    assert (data["model"], data["drafter"], data["steps"]) == ("m", "d", 2)
+
+
+def test_file_is_for_its_user_only(tmp_path: Path):
+    path = tmp_path / "trace.jsonl"
+    TraceLog(path, 10_000).write(record())
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_long_file_is_renamed(tmp_path: Path):
+    path = tmp_path / "trace.jsonl"
+    log = TraceLog(path, 1000)
+    for number in range(6):
+        log.write(record(number))
+    assert path.stat().st_size <= 1000
+    old = path.with_name("trace.jsonl.1").read_text().splitlines()
+    new = path.read_text().splitlines()
+    assert json.loads(old[-1])["request"] + 1 == json.loads(new[0])["request"]
+
+
+def test_file_that_cannot_be_written_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "file").touch()
+    lines: list[str] = []
+    log = TraceLog(tmp_path / "file" / "trace.jsonl", 1000, lines.append)
+    with caplog.at_level(logging.WARNING):
+        log.write(record())
+        log.write(record())
+    assert len(caplog.records) == 1
+    assert len(lines) == 2
+
+
+def test_line_for_people_names_outcome_and_time():
+    line = readable(record())
+    assert "shown (stopped) 12 ms" in line
+    assert "accepted 3/4, reused 8/9" in line
+
+
+def test_default_file_is_in_the_users_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert default_path().name == "trace.jsonl"
