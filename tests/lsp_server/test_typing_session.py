@@ -1,0 +1,345 @@
+"""Facts about the run that follows the typing user."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from lsp_server.block import Scope, Site
+from lsp_server.documents import Edit
+from lsp_server.postprocess import Place
+from lsp_server.prompt import Prompt
+from lsp_server.syntax import grammar_of
+from lsp_server.typing_session import ADOPTION_GRACE_S, CANCEL_GRACE_S, Run, RunPlan, TypingSession
+from specengine.client import EngineClient, UnixAddress
+from specengine.protocol import CancelCause, Complete, StopReason
+from tests.fake_engine import FakeEngine, FakeRequest
+
+CURSOR = 10
+PROMPT = Prompt("def f():\n    ", "")
+PLAN = RunPlan(
+    PROMPT,
+    CURSOR,
+    "",
+    Site(Scope.BLOCK, grammar_of("python"), PROMPT.prefix),
+    Place("    ", "", ()),
+)
+
+
+class Timer:
+    """Stands for the loop's timers; a test lets the time pass."""
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer.Handle:
+        entry = (seconds, callback)
+        self.pending.append(entry)
+        return Timer.Handle(self, entry)
+
+    def fire(self) -> float:
+        ((seconds, callback),) = self.pending
+        self.pending.clear()
+        callback()
+        return seconds
+
+    class Handle:
+        def __init__(self, timer: Timer, entry: tuple[float, Callable[[], None]]) -> None:
+            self.timer, self.entry = timer, entry
+
+        def cancel(self) -> None:
+            if self.entry in self.timer.pending:
+                self.timer.pending.remove(self.entry)
+
+
+class Stage:
+    """A session with one run that the engine has received."""
+
+    def __init__(self, client: EngineClient, engine: FakeEngine) -> None:
+        self.client = client
+        self.engine = engine
+        self.timer = Timer()
+        self.session = TypingSession(self.timer.call_later)
+
+    async def start(self, plan: RunPlan = PLAN) -> tuple[Run, FakeRequest]:
+        message = Complete(self.client.next_request(), "d", plan.prompt.prefix)
+        run = self.session.start(self.client, message, plan)
+        return run, await self.engine.next_request()
+
+    async def wait_text(self, run: Run, text: str) -> None:
+        while run.text != text:
+            await asyncio.sleep(0)
+
+
+def play(folder: Path, scene: Callable[[Stage], Awaitable[None]]) -> None:
+    async def run() -> None:
+        engine = FakeEngine(folder / "s")
+        await engine.listen()
+        client = await EngineClient.connect(UnixAddress(str(folder / "s")), program="test")
+        async with asyncio.timeout(5):
+            await scene(Stage(client, engine))
+        await client.close()
+        await engine.kill()
+
+    asyncio.run(run())
+
+
+def typed(text: str, at: int = CURSOR) -> Edit:
+    return Edit(at, at, text)
+
+
+def test_run_ends_where_its_block_ends(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        for text in ("return", " 1\n", "\n", "x = 2", "\ny = 3"):
+            request.write(text)
+        assert await request.stopped in ("return 1\n\nx = 2", "return 1\n\nx = 2\ny = 3")
+        await run.settled
+        assert run.text == "return 1"
+        done = await run.finished
+        assert done is not None
+        assert done.stop_reason is StopReason.STOPPED
+        assert stage.session.find_cached(PROMPT) == "return 1"
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("edits", "cursor", "remaining"),
+    [
+        ([typed("r")], 11, "eturn"),
+        ([typed("r"), typed("e", 11)], 12, "turn"),
+        ([typed("re"), Edit(11, 12, "")], 11, "eturn"),
+        ([typed("return (")], 18, ""),
+    ],
+)
+def test_agreeing_edits_keep_the_run(
+    tmp_path: Path, edits: list[Edit], cursor: int, remaining: str
+):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        request.write("return")
+        await stage.wait_text(run, "return")
+        stage.session.take_edits(edits)
+        assert stage.session.adopt(cursor, "") is run
+        assert run.remaining == remaining
+        assert not stage.timer.pending
+        request.finish()
+        await run.settled
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [typed("x")],
+        [typed("r", 3)],
+        [typed("r", 11)],
+        [Edit(9, 10, "")],
+        [Edit(10, 12, "r")],
+        [typed("r"), typed("x", 11)],
+    ],
+)
+def test_other_edits_end_the_run_at_once(tmp_path: Path, edits: list[Edit]):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        request.write("return")
+        await stage.wait_text(run, "return")
+        stage.session.take_edits(edits)
+        assert run.is_refuted
+        assert await request.cancelled is CancelCause.SUPERSEDED
+        assert await run.finished is not None
+        assert stage.session.find_cached(PROMPT) is None
+
+    play(tmp_path, scene)
+
+
+def test_typed_ahead_of_the_run_is_tested_when_text_comes(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        stage.session.take_edits([typed("re")])
+        assert stage.session.adopt(12, "") is run
+        request.write("r")
+        await stage.wait_text(run, "r")
+        assert not run.is_refuted
+        request.write("x")
+        assert await request.cancelled is CancelCause.SUPERSEDED
+        assert run.is_refuted
+
+    play(tmp_path, scene)
+
+
+def test_bracket_that_the_editor_closed_agrees(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        request.write("f(x)")
+        await stage.wait_text(run, "f(x)")
+        stage.session.take_edits([typed("f"), typed("()", 11)])
+        assert stage.session.adopt(12, "") is run
+        assert run.remaining == "x)"
+        request.finish()
+        await run.settled
+
+    play(tmp_path, scene)
+
+
+def test_line_end_of_windows_agrees(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        request.write("a\n    b")
+        await stage.wait_text(run, "a\n    b")
+        stage.session.take_edits([typed("a\r\n")])
+        assert stage.session.adopt(13, "") is run
+        assert run.remaining == "    b"
+        request.finish()
+        await run.settled
+
+    play(tmp_path, scene)
+
+
+def test_edit_answers_who_waits_once(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        ticket = stage.session.begin()
+        stage.session.take_edits([typed("r")])
+        assert not await ticket.wait(run.settled)
+        assert ticket.superseded.result() == "document_changed"
+        stage.session.begin()
+        assert ticket.superseded.result() == "document_changed"
+        request.finish()
+        await run.settled
+
+    play(tmp_path, scene)
+
+
+def test_newer_request_answers_the_older_one(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        first = stage.session.begin()
+        second = stage.session.begin()
+        assert stage.session.adopt(CURSOR, "") is run
+        assert first.superseded.result() == "newer_request"
+        request.answer("return 1")
+        assert await second.wait(run.settled)
+
+    play(tmp_path, scene)
+
+
+def test_request_elsewhere_ends_the_run(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        _, request = await stage.start()
+        stage.session.begin()
+        assert stage.session.adopt(3, "") is None
+        assert await request.cancelled is CancelCause.SUPERSEDED
+
+    play(tmp_path, scene)
+
+
+def test_run_that_nobody_adopts_ends(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        _, request = await stage.start()
+        stage.session.take_edits([typed("r")])
+        assert stage.timer.fire() == ADOPTION_GRACE_S
+        assert await request.cancelled is CancelCause.SUPERSEDED
+
+    play(tmp_path, scene)
+
+
+def test_cancel_of_the_editor_ends_the_run_after_a_moment(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ticket = stage.session.begin()
+        _, request = await stage.start()
+        stage.session.end(ticket, is_cancelled=True)
+        assert stage.timer.fire() == CANCEL_GRACE_S
+        assert await request.cancelled is CancelCause.CLIENT
+
+    play(tmp_path, scene)
+
+
+def test_answered_request_leaves_its_run_alone(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ticket = stage.session.begin()
+        run, request = await stage.start()
+        stage.session.end(ticket, is_cancelled=False)
+        assert not stage.timer.pending
+        request.finish()
+        await run.settled
+
+    play(tmp_path, scene)
+
+
+def test_run_without_a_waiter_fills_the_cache(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        request.answer("return 1")
+        await run.settled
+        await asyncio.sleep(0)
+        assert stage.session.adopt(CURSOR, "") is None
+        assert stage.session.find_cached(Prompt(PROMPT.prefix + "ret", "")) == "urn 1"
+
+    play(tmp_path, scene)
+
+
+def test_forced_text_is_part_of_the_suggestion(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        plan = RunPlan(PROMPT, CURSOR, "print", PLAN.site, PLAN.place)
+        run, request = await stage.start(plan)
+        assert stage.session.adopt(CURSOR, "pri") is run
+        assert stage.session.adopt(CURSOR, "pop") is None
+        assert await request.cancelled is CancelCause.SUPERSEDED
+        run, request = await stage.start(plan)
+        request.answer("(1)")
+        await run.settled
+        assert run.remaining == "print(1)"
+
+    play(tmp_path, scene)
+
+
+def test_lost_connection_is_an_error_of_the_run(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, _ = await stage.start()
+        await stage.engine.kill()
+        assert await run.finished is None
+        assert run.error is not None
+        assert run.error.code == "engine_unavailable"
+        assert stage.session.find_cached(PROMPT) is None
+
+    play(tmp_path, scene)
+
+
+def test_failed_request_is_an_error_of_the_run(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        request.fail("engine_busy", "too many.")
+        await run.settled
+        assert run.error is not None
+        assert run.error.code == "engine_busy"
+
+    play(tmp_path, scene)
+
+
+def test_closing_a_document_answers_and_ends(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ticket = stage.session.begin()
+        _, request = await stage.start()
+        stage.session.close()
+        assert ticket.superseded.result() == "document_closed"
+        assert await request.cancelled is CancelCause.CLIENT
+
+    play(tmp_path, scene)
+
+
+def test_pause_ends_early_when_superseded(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ticket = stage.session.begin()
+        assert await ticket.pause(0)
+        pause = asyncio.ensure_future(ticket.pause(60))
+        await asyncio.sleep(0)
+        stage.session.begin()
+        assert not await pause
+
+    play(tmp_path, scene)
