@@ -99,7 +99,7 @@ def drop_duplicate_of_next_line(text: str, place: Place) -> str:
 def drop_overlap_with_rest(text: str, place: Place) -> str:
     """Drop the end of the text that the rest of the cursor's line repeats."""
     rest = place.rest.strip()
-    if not rest or "\n" in text:
+    if not rest:
         return text
     longest = min(len(rest), len(text))
     for size in range(longest, 0, -1):
@@ -170,18 +170,22 @@ def stream_end(text: str, place: Place) -> int | None:
 
 
 def num_covered(text: str, rest: str) -> int:
-    """Return how many characters of the rest of the line the text itself brings along.
+    """Return how many closing brackets and quotes of the rest the text itself brings along.
 
     They go into the item's range. Editors show an item only if what its range holds after the
     cursor comes, in this order, in its text, so nothing else may be covered.
     """
+    brackets = _surplus_closers(text)
     line = text.split("\n", 1)[0]
     covered = 0
     for char in rest:
-        if char not in CLOSERS or _num_surplus(line, char) <= rest[:covered].count(char):
+        if char in _PAIRS:
+            if not brackets or brackets.pop(0) != char:
+                break
+        elif char not in CLOSERS or _num_loose(line, char) <= rest[:covered].count(char):
             break
         covered += 1
-    return covered if _is_subsequence(rest[:covered], line) else 0
+    return covered if _is_subsequence(rest[:covered], text) else 0
 
 
 def with_line_ends(text: str, eol: str) -> str:
@@ -209,22 +213,40 @@ def _is_closing(line: str) -> bool:
 
 def _can_drop(text: str, size: int) -> bool:
     """A bracket that closes one opened in the text stays: "f(x)" before ")" is no overlap."""
-    dropped, kept = text[-size:], text[:-size]
-    return all(kept.count(_PAIRS[c]) <= kept.count(c) for c in dropped if c in _PAIRS)
+    unmatched, _ = _match_brackets(text)
+    tail = range(len(text) - size, len(text))
+    return all(index in unmatched for index in tail if text[index] in _PAIRS)
 
 
-def _num_surplus(line: str, char: str) -> int:
-    opener = _PAIRS.get(char)
-    if opener is None:
-        return line.count(char) % 2 if char in "\"'`" else line.count(char)
-    depth = surplus = 0
-    for sign in line:
-        depth += sign == opener
-        if sign == char:
-            surplus += depth == 0
-            depth = max(0, depth - 1)
-    # Brackets that are left open take the place of those closed too often: "x) + (y".
-    return max(0, surplus - depth)
+def _match_brackets(text: str) -> tuple[list[int], list[str]]:
+    """Return where brackets close what the text has not opened, and which openers stay open."""
+    unmatched: list[int] = []
+    open_signs: list[str] = []
+    for index, char in enumerate(text):
+        if char in _PAIRS.values():
+            open_signs.append(char)
+        elif char in _PAIRS:
+            if open_signs and open_signs[-1] == _PAIRS[char]:
+                open_signs.pop()
+            else:
+                unmatched.append(index)
+    return unmatched, open_signs
+
+
+def _surplus_closers(text: str) -> list[str]:
+    """Return the brackets that the text closes too many; those left open make up for some."""
+    unmatched, open_signs = _match_brackets(text)
+    closers = [text[index] for index in unmatched]
+    for sign in open_signs:
+        for index in range(len(closers) - 1, -1, -1):
+            if _PAIRS[closers[index]] == sign:
+                del closers[index]
+                break
+    return closers
+
+
+def _num_loose(line: str, char: str) -> int:
+    return line.count(char) % 2 if char in "\"'`" else line.count(char)
 
 
 def _is_subsequence(part: str, whole: str) -> bool:

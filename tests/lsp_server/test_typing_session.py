@@ -70,7 +70,7 @@ class Stage:
         return run, await self.engine.next_request()
 
     async def wait_text(self, run: Run, text: str) -> None:
-        while run.text != text:
+        while run.text != text:  # noqa: ASYNC110  # a run tells nobody of each chunk
             await asyncio.sleep(0)
 
 
@@ -79,10 +79,12 @@ def play(folder: Path, scene: Callable[[Stage], Awaitable[None]]) -> None:
         engine = FakeEngine(folder / "s")
         await engine.listen()
         client = await EngineClient.connect(UnixAddress(str(folder / "s")), program="test")
-        async with asyncio.timeout(5):
-            await scene(Stage(client, engine))
-        await client.close()
-        await engine.kill()
+        try:
+            async with asyncio.timeout(5):
+                await scene(Stage(client, engine))
+        finally:
+            await client.close()
+            await engine.kill()
 
     asyncio.run(run())
 
