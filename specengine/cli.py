@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -96,6 +97,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
+    # Before torch is loaded: threads that wait by spinning take the cores from the user's programs,
+    # and from each other when two engines run (a pass then took up to 10 times as long).
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from specengine.serve import Door, serve
     from specengine.settings import load_settings
 

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from specengine.errors import LoadError
 from specengine.models.architecture import Architecture, read_architecture
 from specengine.models.decoder import Decoder, Layer, Weights
-from specengine.models.linear import Linear, proven_widths
+from specengine.models.linear import Linear, pack, proven_widths
 
 Precision = Literal["bfloat16", "float32"]
 DTYPES: Final[Mapping[Precision, torch.dtype]] = {
@@ -188,10 +188,10 @@ def _read_weights(
 
     def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         # Layers share shapes, and a kernel is chosen by shape: one proof serves them all.
-        shape = tuple(weight.shape)
+        shape, packed = tuple(weight.shape), pack(weight)
         if shape not in widths:
-            widths[shape] = proven_widths(weight, bias)
-        return Linear(weight, bias, widths[shape])
+            widths[shape] = proven_widths(packed, bias)
+        return Linear(packed, bias, widths[shape])
 
     embedding = reader.matrix("model.embed_tokens.weight", sizes.vocab_size, sizes.hidden_size)
     layers: list[Layer] = []
