@@ -89,6 +89,8 @@ class EngineClient:
                 await client._greet(Hello(protocol.PROTOCOL_VERSION, program, token))
         except (OSError, EOFError, TimeoutError, ProtocolError) as error:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
             raise EngineUnavailable(
                 f"the engine at {address_text(address)} refused the greeting: {error or 'silence'}."
             ) from error
