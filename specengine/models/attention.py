@@ -53,7 +53,9 @@ def attend(
     # The query heads that share a K/V head are rows of one call: K/V need no copy per head.
     folded = queries.view(num_rows, num_kv_heads, groups, head_dim).permute(1, 2, 0, 3)
     folded = folded.reshape(1, num_kv_heads, groups * num_rows, head_dim)
-    outputs, sums = _attend_tiles(folded.expand(num_tiles, -1, -1, -1), keys, values, mask)
+    folded = folded.expand(num_tiles, -1, -1, -1)
+    # Rows of padding may lie behind the last tile of a cache; no other row sees that far.
+    outputs, sums = _attend_tiles(folded, keys, values, mask[:num_tiles])
     joined = outputs[0] if num_tiles == 1 else _join(outputs, sums)
     unfolded = joined.view(num_kv_heads, groups, num_rows, head_dim).permute(2, 0, 1, 3)
     return unfolded.reshape(num_rows, num_heads * head_dim).to(queries.dtype)
