@@ -67,8 +67,13 @@ def test_sampled_choice_is_the_same_alone_and_among_others() -> None:
 
 
 def test_positions_have_different_noise() -> None:
-    logits = torch.zeros(64, 1000)
-    assert len(set(choices(logits, SAMPLED))) > 55
+    chosen = choices(torch.zeros(64, 1000), SAMPLED)
+    assert len(set(chosen)) > 55
+
+
+def test_noise_of_a_position_is_not_that_of_another_shifted() -> None:
+    chosen = choices(torch.zeros(64, 1000), SAMPLED)
+    assert len({second - first for first, second in pairwise(chosen)}) > 55
 
 
 @pytest.mark.parametrize("seeds", [range(64), range(0, 2**40, 2**34), range(-8, 0)])

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from specengine.cache.kv_cache import KVCache
+from specengine.draft import NOTHING, Draft
+from specengine.drafters.draft_model import (
+    CATCH_UP_ROWS,
+    ModelDrafter,
+    ModelDrafts,
+    check_same_tokens,
+)
+from specengine.errors import ModelsIncompatible
+from specengine.models.decoder import Decoder
+from specengine.models.tokenizer import Tokenizer
+from tests.specengine.tiny import SPECIAL, greedy, tiny_decoder, tiny_tokenizer
+
+PROMPT = tiny_tokenizer().encode("def f(self):\n    return ")
+NUM_SLOTS = 2
+
+
+@pytest.fixture(scope="module")
+def model() -> Decoder:
+    return tiny_decoder()
+
+
+def drafts(model: Decoder, end_ids: Sequence[int] = (), capacity: int = 256) -> ModelDrafts:
+    return ModelDrafts(model, frozenset(end_ids), NUM_SLOTS, capacity)
+
+
+def test_it_drafts_what_the_model_would_write(model: Decoder) -> None:
+    written = greedy(model, PROMPT, 12)
+    drafter = drafts(model).start(PROMPT)
+    for at in range(0, 12, 4):
+        draft = drafter.propose([*PROMPT, *written[:at]], 4)
+        assert draft == Draft.chain(written[at : at + 4], "draft_model")
+
+
+def test_it_is_right_again_after_rejections(model: Decoder) -> None:
+    """The target keeps two of five, then none, and writes what the draft model did not expect."""
+    drafter = drafts(model).start(PROMPT)
+    token_ids = list(PROMPT)
+    for num_accepted, next_id in ((2, 42), (0, 43), (5, 44), (0, 45)):
+        draft = drafter.propose(token_ids, 5)
+        assert list(draft.token_ids) == greedy(model, token_ids, 5)
+        token_ids += [*draft.token_ids[:num_accepted], next_id]
+
+
+def test_tokens_of_passes_without_it_are_read_later(model: Decoder) -> None:
+    drafter = drafts(model).start(PROMPT)
+    drafter.propose(PROMPT, 3)
+    token_ids = [*PROMPT, 50, 51, 52, 53, 54, 55]
+    assert list(drafter.propose(token_ids, 3).token_ids) == greedy(model, token_ids, 3)
+
+
+def test_asked_twice_it_says_the_same(model: Decoder) -> None:
+    drafter = drafts(model).start(PROMPT)
+    assert drafter.propose(PROMPT, 3) == drafter.propose(PROMPT, 3)
+
+
+def test_draft_ends_with_an_end_token(model: Decoder) -> None:
+    written = greedy(model, PROMPT, 6)
+    assert len(set(written)) == 6
+    drafter = drafts(model, end_ids=[written[2], 999]).start(PROMPT)
+    assert list(drafter.propose(PROMPT, 6).token_ids) == written[:3]
+
+
+def test_long_prompt_is_read_in_pieces_without_drafts(model: Decoder) -> None:
+    prompt = (PROMPT * 40)[: 2 * CATCH_UP_ROWS + 10]
+    drafter = drafts(model, capacity=512).start(prompt)
+    assert drafter.propose(prompt, 4) == NOTHING
+    assert drafter.propose(prompt, 4) == NOTHING
+    assert list(drafter.propose(prompt, 4).token_ids) == greedy(model, prompt, 4)
+
+
+def test_pieces_are_of_a_bounded_size(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancel is seen between passes, so none may read a whole prompt."""
+    num_rows: list[int] = []
+    forward = Decoder.forward
+
+    def counted(
+        self: Decoder, token_ids: list[int], cache: KVCache, *, num_logits: int
+    ) -> torch.Tensor:
+        num_rows.append(len(token_ids))
+        return forward(self, token_ids, cache, num_logits=num_logits)
+
+    monkeypatch.setattr(Decoder, "forward", counted)
+    prompt = (PROMPT * 40)[: CATCH_UP_ROWS + 1]
+    drafter = drafts(model).start(prompt)
+    drafter.propose(prompt, 2)
+    drafter.propose(prompt, 2)
+    assert num_rows == [CATCH_UP_ROWS, 1, 1]
+
+
+def test_draft_stays_inside_the_cache(model: Decoder) -> None:
+    prompt = (PROMPT * 40)[:253]
+    drafter = drafts(model).start(prompt)
+    drafter.propose(prompt, 8)
+    written = greedy(model, prompt, 3)
+    assert list(drafter.propose(prompt, 8).token_ids) == written
+    assert drafter.propose([*prompt, *written], 8) == NOTHING
+    assert drafter.propose([*prompt, *written, 1, 2, 3], 8) == NOTHING
+
+
+def test_no_room_gives_nothing(model: Decoder) -> None:
+    drafter = drafts(model).start(PROMPT)
+    assert drafter.propose(PROMPT, 0) == NOTHING
+    assert list(drafter.propose(PROMPT, 2).token_ids) == greedy(model, PROMPT, 2)
+
+
+def test_closed_drafters_leave_no_slot_leased(model: Decoder) -> None:
+    source = drafts(model)
+    started = [source.start(PROMPT) for _ in range(NUM_SLOTS)]
+    started[0].propose(PROMPT, 4)
+    assert source._prefixes.num_leased == NUM_SLOTS
+    for drafter in started:
+        drafter.close()
+    assert source._prefixes.num_leased == 0
+    source._prefixes.check_integrity()
+
+
+def test_close_gives_the_slot_back_after_a_pass_that_failed(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = drafts(model)
+    drafter = source.start(PROMPT)
+    drafter.propose(PROMPT, 2)
+
+    def fail(*_: object, **__: object) -> torch.Tensor:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(Decoder, "forward", fail)
+    with pytest.raises(RuntimeError):
+        drafter.propose([*PROMPT, 50], 2)
+    drafter.close()
+    assert source._prefixes.num_leased == 0
+    source._prefixes.check_integrity()
+
+
+def test_next_request_reuses_what_was_read(model: Decoder) -> None:
+    source = drafts(model)
+    first: ModelDrafter = source.start(PROMPT)
+    draft = first.propose(PROMPT, 4)
+    first.close()
+    token_ids = [*PROMPT, *draft.token_ids[:2], 50]
+    second = source.start(token_ids)
+    assert second._slot.cache.length == len(PROMPT) + 2
+    assert list(second.propose(token_ids, 4).token_ids) == greedy(model, token_ids, 4)
+
+
+def test_tiny_model_writes_no_special_token(model: Decoder) -> None:
+    """What tests rest on: its text does not end by itself."""
+    assert min(greedy(model, PROMPT, 32)) >= len(SPECIAL)
+
+
+def test_same_tokens_are_compatible_whatever_the_padding() -> None:
+    check_same_tokens(tiny_tokenizer(), tiny_tokenizer())
+
+
+def test_other_tokens_are_refused_with_the_first_difference() -> None:
+    content = {
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+        "added_tokens": [],
+    }
+    other = Tokenizer(json.dumps(content).encode())
+    with pytest.raises(ModelsIncompatible, match=r"token 0 is b'' in one and b'a' in the other"):
+        check_same_tokens(tiny_tokenizer(), other)
