@@ -50,7 +50,7 @@ class Decoder:
 
     def __init__(self, architecture: Architecture, weights: Weights) -> None:
         self.architecture = architecture
-        self._weights = weights
+        self.weights = weights
         self._frequencies = rope_frequencies(architecture)
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
@@ -58,7 +58,7 @@ class Decoder:
     @property
     def vocab_size(self) -> int:
         """Return the number of logits of a position."""
-        return self._weights.embedding.shape[0]
+        return self.weights.embedding.shape[0]
 
     @property
     def kv_shape(self) -> KVShape:
@@ -78,16 +78,16 @@ class Decoder:
         assert 0 <= num_logits <= num_rows, f"{num_logits} logits of {num_rows} rows"
         start = cache.length
         padded = token_ids + [0] * (-num_rows % ROW_BLOCK)
-        hidden = self._weights.embedding[torch.tensor(padded, device=self.device)].float()
+        hidden = self.weights.embedding[torch.tensor(padded, device=self.device)].float()
         rotation = self._rotation(start, len(padded))
         masks = [self._mask(start + offset) for offset in range(0, len(padded), ROW_BLOCK)]
-        for index, layer in enumerate(self._weights.layers):
-            hidden.add_(self._attention(layer, index, hidden, rotation, masks, cache, num_rows))
+        for index, layer in enumerate(self.weights.layers):
+            hidden.add_(self.attention(layer, index, hidden, rotation, masks, cache, num_rows))
             hidden.add_(self._mlp(layer, hidden))
         cache.advance(num_rows)
         return self._logits(hidden[num_rows - num_logits : num_rows])
 
-    def _attention(
+    def attention(
         self,
         layer: Layer,
         index: int,
@@ -97,6 +97,22 @@ class Decoder:
         cache: KVCache,
         num_rows: int,
     ) -> torch.Tensor:
+        """Store the keys and values of a layer's rows and return what the rows attend to.
+
+        Shapes:  hidden [T, hidden] with T padded; ``num_rows`` of them are real.
+        """
+        queries, keys, values = self.project(layer, hidden, rotation)
+        cache.write(index, keys[:num_rows], values[:num_rows])
+        outputs = [
+            attend(block, *cache.tiles(index, mask.shape[0]), mask)
+            for block, mask in zip(torch.split(queries, ROW_BLOCK), masks, strict=True)
+        ]
+        return layer.output(outputs[0] if len(outputs) == 1 else torch.cat(outputs))
+
+    def project(
+        self, layer: Layer, hidden: torch.Tensor, rotation: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return queries [T, H, D], keys and values [T, KV, D], the first two rotated."""
         sizes = self.architecture
         num_qk = sizes.num_heads + sizes.num_kv_heads
         qkv = layer.qkv(self._norm(hidden, layer.attention_norm))
@@ -105,13 +121,7 @@ class Decoder:
         if layer.query_norm is not None and layer.key_norm is not None:
             queries_keys = self._head_norms(queries_keys, layer.query_norm, layer.key_norm)
         queries_keys = _rotate(queries_keys, rotation).to(self.dtype)
-        queries, keys = queries_keys[:, : sizes.num_heads], queries_keys[:, sizes.num_heads :]
-        cache.write(index, keys[:num_rows], values[:num_rows])
-        outputs = [
-            attend(block, *cache.tiles(index, mask.shape[0]), mask)
-            for block, mask in zip(torch.split(queries, ROW_BLOCK), masks, strict=True)
-        ]
-        return layer.output(outputs[0] if len(outputs) == 1 else torch.cat(outputs))
+        return queries_keys[:, : sizes.num_heads], queries_keys[:, sizes.num_heads :], values
 
     def _mlp(self, layer: Layer, hidden: torch.Tensor) -> torch.Tensor:
         gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
@@ -144,8 +154,8 @@ class Decoder:
         if num_rows == 0:
             return hidden.new_empty(0, self.vocab_size)
         padded = F.pad(hidden, (0, 0, 0, -num_rows % ROW_BLOCK))
-        normed = self._norm(padded, self._weights.final_norm)
-        return self._weights.head(normed)[:num_rows].float()
+        normed = self._norm(padded, self.weights.final_norm)
+        return self.weights.head(normed)[:num_rows].float()
 
 
 def _rotate(rows: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
