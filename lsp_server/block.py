@@ -23,13 +23,25 @@ WINDOW_CHARS: Final = 3000
 
 OPENERS: Final = frozenset(("(", "[", "{", "${", "#{", "string_start"))
 CLOSERS: Final = frozenset((")", "]", "}", "string_end"))
-CONTINUATIONS: Final = CLOSERS | words(
-    "else elif except finally catch while where then . ?. && || ?? ? : , { = + - / | & => -> <<"
-    " and or case default"
+CONTINUATIONS: Final = words(
+    "else catch finally while where then . ?. && || ?? ? : , { = + - / | & => -> <<"
 )
 """Tokens that, first on a line, may still belong to the statement above."""
 
+INDENTED_CONTINUATIONS: Final = words("else elif except finally")
+"""The same, where a statement ends with its line."""
+
 _REST_IS_CLOSERS: Final = re.compile(r"[\s)\]}>\"'`;,]*")
+_BEGINNINGS: Final = (
+    re.compile(
+        r"\n(?=(?:async )?def \w+\(|class \w+[(:{ ]|import [\w., ]+\n|from [\w.]+ import |@\w"
+        r"|function \w+\(|func [\w(]|(?:pub )?fn \w+|impl\b|#include)"
+    ),
+    re.compile(r"\n(?=[ \t]+(?:(?:async )?def|class) \w+[(:])"),
+    re.compile(r"\n(?=[^\s})\]#/*\"'])"),
+)
+"""Lines to begin a window with, the surest first."""
+
 _WORD_OR_SIGN: Final = re.compile(r"\w+|[^\w\s]")
 
 
@@ -128,6 +140,8 @@ class _Search:
                     continue  # "} else {": the statement is what follows the bracket
                 walk.column, walk.start = token.column, token.start
                 statement = self._statement(token)
+            if self._begins_comment(token):
+                return None  # the rest of the text is a comment that has not ended yet
             is_next_line = token.is_line_first and token.start > self.cursor
             end = self._end_before(token, walk, statement) if is_next_line else None
             if end is not None:
@@ -146,13 +160,39 @@ class _Search:
             return None
         if self.site.scope is Scope.BLOCK:
             ended = self.is_indented and token.column < walk.column
-        elif token.kind in CONTINUATIONS:
+        elif token.kind in CLOSERS:
+            ended = False
+        elif token.column < walk.column:
+            ended = True
+        elif self._may_continue(token, walk) or self._is_unterminated(walk.last, walk):
             ended = False
         elif statement is not None:
             ended = token.start >= statement.end_byte
         else:
             ended = token.column <= walk.column
         return self._line_end(walk.last.end) if ended else None
+
+    def _begins_comment(self, token: _Token) -> bool:
+        sign = self.data[token.start : token.start + 2]
+        return token.kind.startswith("/") and not self.is_indented and sign in (b"//", b"/*")
+
+    def _is_unterminated(self, last: _Token, walk: _Walk) -> bool:
+        """Whether a language with semicolons waits for one, as after "static int"."""
+        grammar = self.site.grammar
+        is_directive = self.data[walk.start : walk.start + 1] in (b"#", b"@")
+        is_terminated = grammar is not None and grammar.is_terminated
+        return is_terminated and not is_directive and last.kind not in (";", "}", ":", ",")
+
+    def _may_continue(self, token: _Token, walk: _Walk) -> bool:
+        """Whether a token, or the word that it is the beginning of, goes on with a statement."""
+        # Its text, not its kind: in broken text a keyword may be taken for a name.
+        text = self.data[token.start : token.end].decode(errors="replace")
+        if text == "while" and not self.data.startswith(b"do", walk.start):
+            return False
+        known = INDENTED_CONTINUATIONS if self.is_indented else CONTINUATIONS
+        if token.end < len(self.data):
+            return text in known
+        return any(word.startswith(text) for word in known)
 
     def _end_at_closer(self, token: _Token, walk: _Walk) -> int:
         """A bracket closes what was open before: a block's own goes along, a foreign one not."""
@@ -234,10 +274,14 @@ def _is_in_string(node: Node | None) -> bool:
 
 
 def _window(prefix: str) -> str:
-    """Return the end of the prefix, if possible from a line that is not indented."""
+    """Return the end of the prefix, if possible from where a definition begins.
+
+    A window that began inside a string would take code for strings and strings for code.
+    """
     if len(prefix) <= WINDOW_CHARS:
         return prefix
     start = len(prefix) - WINDOW_CHARS
-    outer = re.compile(r"\n(?=[^\s})\]#])").search(prefix, start, len(prefix) - 200)
-    line = outer.end() if outer is not None else prefix.find("\n", start) + 1
-    return prefix[line:] if line > 0 else prefix[start:]
+    for beginning in _BEGINNINGS:
+        if (found := beginning.search(prefix, start)) is not None:
+            return prefix[found.end() :]
+    return prefix[prefix.find("\n", start) + 1 :]

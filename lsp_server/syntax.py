@@ -36,6 +36,8 @@ class Grammar:
     """Nodes whose children are statements or members."""
     is_indented: bool = False
     """Blocks end by indentation, statements by the end of the line."""
+    is_terminated: bool = False
+    """Statements end with a semicolon or a brace, whatever the lines say."""
 
 
 def words(text: str) -> frozenset[str]:
@@ -90,6 +92,7 @@ _C = Grammar(
     words("function_definition struct_specifier enum_specifier union_specifier"),
     words("preproc_include"),
     _C_CONTAINERS,
+    is_terminated=True,
 )
 _CPP = Grammar(
     "tree_sitter_cpp",
@@ -97,6 +100,7 @@ _CPP = Grammar(
     _C.definitions | words("class_specifier namespace_definition"),
     _C.imports | words("using_declaration"),
     _C_CONTAINERS,
+    is_terminated=True,
 )
 _JAVA = Grammar(
     "tree_sitter_java",
@@ -110,6 +114,7 @@ _JAVA = Grammar(
         "program block class_body interface_body enum_body constructor_body"
         " switch_block_statement_group enum_body_declarations"
     ),
+    is_terminated=True,
 )
 _JAVASCRIPT = _javascript("tree_sitter_javascript", "language")
 _TYPESCRIPT = _javascript("tree_sitter_typescript", "language_typescript")

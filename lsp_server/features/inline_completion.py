@@ -40,6 +40,7 @@ NUM_NEXT_LINES: Final = 8
 
 _NEXT_CHARS: Final = 2000
 _REST_CHARS: Final = 500
+_SITE_CHARS: Final = 4000
 
 
 async def inline_completion(
@@ -173,20 +174,22 @@ class _Request:
     def _start(self, view: _View, client: EngineClient) -> Run:
         completion = self.state.settings.completion
         grammar = grammar_of(view.snapshot.language)
-        site = find_site(view.prompt.prefix + view.forced, view.place.rest, grammar)
+        snapshot = view.snapshot
+        before = to_lf(snapshot.text[max(0, snapshot.cursor - _SITE_CHARS) : snapshot.cursor])
+        site = find_site(before + view.forced, view.place.rest, grammar)
         self.record.scope = site.scope
         is_line = site.scope is Scope.LINE
         message = Complete(
             request=client.next_request(),
             # Windows share an engine: one may not supersede the other's request.
-            document=f"{os.getpid()}:{view.snapshot.uri}",
+            document=f"{os.getpid()}:{snapshot.uri}",
             prefix=view.prompt.prefix + view.forced,
             suffix=view.prompt.suffix,
             max_tokens=completion.line_max_tokens if is_line else completion.max_tokens,
             temperature=completion.temperature,
             seed=completion.seed,
         )
-        plan = RunPlan(view.prompt, view.snapshot.cursor, view.forced, site, view.place)
+        plan = RunPlan(view.prompt, snapshot.cursor, view.forced, site, view.place)
         return view.opened.session.start(client, message, plan)
 
     async def _client(self, ticket: Ticket) -> EngineClient | None:
