@@ -7,7 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specengine.draft import NOTHING, Draft
-from specengine.drafters.suffix import MAX_MATCH, MAX_PLACES, RUN_LENS, SuffixDrafts
+from specengine.drafters.suffix import SuffixDrafts
+
+RUN_LENS, MAX_PLACES, MAX_MATCH = (4, 2, 1), 16, 64
+"""Written down anew: the rule is what is tested, not that it equals itself."""
 
 
 def propose(token_ids: Sequence[int], max_tokens: int = 4) -> Draft:
@@ -37,15 +40,15 @@ def match_len(ids: list[int], place: int) -> int:
 
 
 TEXTS = st.one_of(
-    st.lists(st.integers(1, 2), max_size=80),
-    st.lists(st.integers(1, 4), max_size=80),
+    st.lists(st.integers(1, 4), max_size=20),
+    st.lists(st.integers(1, 3), min_size=60, max_size=100),
     st.tuples(st.lists(st.integers(1, 9), max_size=9), st.integers(1, 12)).map(
         lambda parts: parts[0] * parts[1]
     ),
 )
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(TEXTS, st.integers(1, 8))
 @example([1, 2, 3, 9, *[7, 1, 2, 3] * 17, 9, 1, 2, 3], 4)
 def test_draft_follows_the_rule(ids: list[int], max_tokens: int) -> None:
@@ -84,7 +87,7 @@ def test_longer_match_wins_over_a_more_recent_place() -> None:
 
 
 def test_longer_run_wins_over_a_more_recent_place() -> None:
-    assert propose([1, 2, 5, 2, 6, 1, 2], 1).token_ids == (5,)
+    assert propose([1, 2, 5, *[2, 6] * MAX_PLACES, 1, 2], 1).token_ids == (5,)
 
 
 @pytest.mark.parametrize(("num_since", "drafted"), [(MAX_PLACES - 1, 5), (MAX_PLACES, 6)])

@@ -13,7 +13,7 @@ from specengine.models.linear import ROW_BLOCK
 CPU = torch.device("cpu")
 HEAD_DIM = 16
 DTYPES = (torch.float32, torch.bfloat16)
-NUM_TILES = 4
+NUM_TILES = 9
 POSITIONS = (7, 60, TILE - 1, TILE, TILE + 3, 2 * TILE + 5)
 """Of rows that are looked at: in the first tile, at its borders, and later."""
 
@@ -84,9 +84,12 @@ def test_row_has_the_same_bits_wherever_it_stands(dtype: torch.dtype, position: 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("start", [0, 100, TILE - ROW_BLOCK, TILE + 1])
-def test_rows_have_the_same_bits_whatever_the_window(dtype: torch.dtype, start: int) -> None:
-    text = Text(dtype)
+@pytest.mark.parametrize("heads", [(4, 2), (9, 3), (3, 1)])
+@pytest.mark.parametrize("start", [100, TILE - ROW_BLOCK, TILE + 1, 5 * TILE])
+def test_rows_have_the_same_bits_whatever_the_window(
+    dtype: torch.dtype, heads: tuple[int, int], start: int
+) -> None:
+    text = Text(dtype, *heads)
     alone = text.block(start)
     fewest = (start + ROW_BLOCK - 1) // TILE + 1
     windows = [text.block(start, num_tiles) for num_tiles in range(fewest, NUM_TILES + 1)]
