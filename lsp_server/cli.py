@@ -23,8 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=options.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    # Below WARNING pygls logs whole messages, and with them source text.
-    logging.getLogger("pygls").setLevel(logging.WARNING)
+    # Below WARNING pygls logs whole messages, and with them source text; at WARNING it logs each
+    # cancel of a request that is answered already, which is daily life here.
+    logging.getLogger("pygls").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     server = make_server()
     if options.tcp is None:

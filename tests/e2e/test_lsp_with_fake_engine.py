@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -70,6 +71,9 @@ class Editor:
         }
         capabilities = types.ClientCapabilities(
             window=types.WindowClientCapabilities(work_done_progress=True),
+            general=types.GeneralClientCapabilities(
+                position_encodings=[types.PositionEncodingKind.Utf8]
+            ),
             text_document=types.TextDocumentClientCapabilities(
                 inline_completion=types.InlineCompletionClientCapabilities()
             ),
@@ -334,6 +338,28 @@ def test_length_limit_leaves_whole_lines(tmp_path: Path):
         assert text_of(await answer) == "c = a"
 
     play(tmp_path, scene)
+
+
+def test_columns_are_counted_as_negotiated(tmp_path: Path):
+    """Neovim counts bytes."""
+
+    async def scene(editor: Editor, engine: FakeEngine) -> None:
+        editor.open('name = "é😀"\ncall(name)\n', "file:///project/b.py")
+        answer = editor.ask(0, 14, "file:///project/b.py")
+        request = await engine.next_request()
+        assert request.message.prefix == 'name = "é😀'
+        request.answer("😀")
+        assert text_of(await answer) == "😀"
+
+    editor = play(tmp_path, scene)
+    assert editor.capabilities is not None
+    assert editor.capabilities.position_encoding == types.PositionEncodingKind.Utf8
+
+
+def test_server_ends_when_its_editor_dies(tmp_path: Path):
+    arguments = [sys.executable, "-m", "lsp_server.cli", "--stdio"]
+    result = subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
+    assert (result.returncode, result.stdout) == (0, b"")
 
 
 def test_mistaken_setting_is_shown_and_defaulted(tmp_path: Path):
