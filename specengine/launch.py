@@ -217,7 +217,7 @@ def address_of(command: EngineCommand, places: Places) -> Address:
 def command_line(command: EngineCommand, places: Places) -> list[str]:
     """Return the command line that starts the engine."""
     door = (
-        ["--tcp", "--listen-file", str(places.listen_file)]
+        ["--listen-file", str(places.listen_file)]
         if command.use_tcp
         else ["--socket", str(places.socket)]
     )
