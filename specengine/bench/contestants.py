@@ -1,0 +1,38 @@
+"""What is measured: somebody who continues a prompt by a number of tokens, alone on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Written:
+    """One continuation, and what it cost."""
+
+    token_ids: tuple[int, ...]
+    num_prompt: int
+    """Prompt tokens, all of them read anew."""
+    prefill_ms: float
+    """Until the first pass that wrote tokens had ended."""
+    decode_ms: float
+    """From there to the end."""
+    num_decoded: int
+    """Tokens that were written in that time."""
+    passes: int
+    """Forward passes in that time."""
+    drafted: int
+    accepted: int
+
+
+class Contestant(Protocol):
+    """A way of decoding greedily with one model."""
+
+    engine: str
+    drafter: str
+    """``none`` is plain decoding, against which the others of the same engine are held."""
+
+    def write(self, prompt_ids: Sequence[int], num_tokens: int) -> Written:
+        """Continue a prompt by exactly so many tokens; an end token counts as any other."""
+        ...

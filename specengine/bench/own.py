@@ -1,0 +1,143 @@
+"""Our engine inside this process: the same sessions as behind the socket, without queue or door."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from specengine.bench.contestants import Written
+from specengine.cache.kv_cache import KVCache
+from specengine.cache.prefix_cache import PrefixCache
+from specengine.decoding.prompt import Prompt, PromptLayout
+from specengine.decoding.session import Limits, Models, Session
+from specengine.drafters.base import DrafterSource
+from specengine.drafters.build import build, recipes
+from specengine.drafters.draft_model import ModelDrafts, check_same_tokens
+from specengine.errors import SettingsInvalid
+from specengine.models import registry
+from specengine.models.convert import ensure_model
+from specengine.models.load import load_decoder
+from specengine.models.registry import ModelEntry
+from specengine.models.sources import OnProgress
+from specengine.models.tokenizer import Tokenizer
+from specengine.sampling import Sampling
+from specengine.settings import EngineSettings
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class OwnEngine:
+    """A loaded model with all that a session needs."""
+
+    settings: EngineSettings
+    entry: ModelEntry
+    folder: Path
+    models: Models
+    layout: PromptLayout
+    cache: KVCache
+    """The one that sessions use, one after the other."""
+
+    def source(self, drafter: str) -> DrafterSource:
+        """Return a drafter by its name; loads the draft model if the name asks for it.
+
+        Raises:  ConfigError.
+        """
+        return build(drafter, recipes(self._draft_model))
+
+    def session(self, prompt: Prompt, drafter: DrafterSource, max_tokens: int) -> Session:
+        """Return a greedy request that finds nothing of its prompt stored."""
+        self.cache.truncate(0)
+        return Session(
+            models=replace(self.models, prefixes=PrefixCache(lambda: self.cache, 1)),
+            prompt=prompt,
+            drafter=drafter.start(prompt.token_ids),
+            sampling=Sampling(),
+            limits=Limits(max_tokens, self.settings.num_draft_tokens),
+        )
+
+    def _draft_model(self) -> DrafterSource:
+        name = self.settings.draft_model or self.entry.draft
+        if not name:
+            raise SettingsInvalid(
+                f"models.toml pairs no draft model with {self.entry.name}.",
+                hint="Name one with --draft-model, or choose another drafter.",
+            )
+        folder = ensure_model(registry.load().resolve(name))
+        tokenizer = Tokenizer.load(folder)
+        check_same_tokens(self.models.tokenizer, tokenizer)
+        decoder = load_decoder(folder, self.settings.precision, device=self.settings.device)
+        capacity = min(self.settings.context_tokens, decoder.architecture.context_len)
+        return ModelDrafts(decoder, tokenizer.end_ids, 1, capacity)
+
+
+class OwnContestant:
+    """Our engine with one drafter."""
+
+    engine = "specengine"
+
+    def __init__(self, own: OwnEngine, drafter: str, clock: Clock = time.perf_counter) -> None:
+        self._endless = replace(own, models=without_ends(own.models))
+        self._source = own.source(drafter)
+        self._blank = own.layout.lay_out("", "", heal=False)
+        self._clock = clock
+        self.drafter = self._source.name
+
+    def write(self, prompt_ids: Sequence[int], num_tokens: int) -> Written:
+        """Continue a prompt; nothing is healed."""
+        prompt = replace(self._blank, token_ids=tuple(prompt_ids))
+        session = self._endless.session(prompt, self._source, num_tokens)
+        started = self._clock()
+        try:
+            ends = [(len(session.written_ids), self._clock()) for _ in _passes(session)]
+        finally:
+            session.close()
+        # The passes that read the prompt write nothing; the last of them writes its first tokens.
+        ends = [end for end in ends if end[0]]
+        num_first, first_at = ends[0]
+        return Written(
+            token_ids=session.written_ids,
+            num_prompt=len(prompt_ids),
+            prefill_ms=(first_at - started) * 1000,
+            decode_ms=(ends[-1][1] - first_at) * 1000,
+            num_decoded=len(session.written_ids) - num_first,
+            passes=len(ends) - 1,
+            drafted=session.counts.drafted,
+            accepted=session.counts.accepted,
+        )
+
+
+def load_own(settings: EngineSettings, on_progress: OnProgress) -> OwnEngine:
+    """Fetch, convert and load the model that the settings name.
+
+    Raises:  ConfigError, LoadError.
+    """
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    known = registry.load()
+    entry = known.resolve(settings.model or known.default)
+    folder = ensure_model(entry, on_progress)
+    tokenizer = Tokenizer.load(folder)
+    decoder = load_decoder(folder, settings.precision, device=settings.device)
+    cache = KVCache(decoder.kv_shape, settings.context_tokens)
+    models = Models(decoder, tokenizer, decoder.vocab_size, PrefixCache(lambda: cache, 1))
+    layout = PromptLayout(entry, tokenizer, settings.prompt_tokens)
+    return OwnEngine(settings, entry, folder, models, layout, cache)
+
+
+def without_ends(models: Models) -> Models:
+    """Return models for which no token ends a text."""
+    tokenizer = copy.copy(models.tokenizer)
+    tokenizer.end_ids = tokenizer.special_ids = frozenset()
+    return replace(models, tokenizer=tokenizer)
+
+
+def _passes(session: Session) -> Iterator[str]:
+    """Advance to the end; yield the text of each pass."""
+    while session.stop_reason is None:
+        yield session.advance()

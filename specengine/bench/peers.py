@@ -1,0 +1,119 @@
+# pyright: standard
+# transformers ships no types that strict checking could use.
+"""Other engines on the same weights, called as their own documentation says.
+
+``transformers`` is no dependency of the product: it is imported here only, when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from specengine.bench.contestants import Written
+from specengine.errors import ConfigError
+
+LOOKUP_TOKENS: Final = 10
+"""``prompt_lookup_num_tokens``, as in the documentation of transformers."""
+
+
+class TransformersContestant:
+    """``generate`` of transformers: plain, or with prompt lookup decoding."""
+
+    engine = "transformers"
+
+    def __init__(
+        self,
+        model: Any,
+        lookup_tokens: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._model = model
+        self._lookup_tokens = lookup_tokens
+        self._clock = clock
+        self.drafter = f"prompt_lookup {lookup_tokens}" if lookup_tokens else "none"
+
+    def write(self, prompt_ids: Sequence[int], num_tokens: int) -> Written:
+        """Continue a prompt; generation has no end token, so that all lengths are equal."""
+        watch = _Watch(self._clock)
+        options: dict[str, Any] = {"max_new_tokens": num_tokens, "do_sample": False}
+        if self._lookup_tokens:
+            options["prompt_lookup_num_tokens"] = self._lookup_tokens
+        input_ids = torch.tensor([list(prompt_ids)])
+        hook = self._model.register_forward_pre_hook(watch.see_forward, with_kwargs=True)
+        started = self._clock()
+        try:
+            with torch.inference_mode():
+                output = self._model.generate(
+                    input_ids,
+                    attention_mask=torch.ones_like(input_ids),
+                    stopping_criteria=[watch.see_pass],
+                    **options,
+                )
+        finally:
+            hook.remove()
+        return watch.written(output[0].tolist(), len(prompt_ids), started)
+
+
+class _Watch:
+    """Notes what goes into each forward pass, and when how many tokens stood."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._num_rows = 0
+        self._lengths: list[int] = []
+        self._times: list[float] = []
+
+    def see_forward(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        self._num_rows += kwargs["input_ids"].shape[1]
+
+    def see_pass(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        self._lengths.append(input_ids.shape[1])
+        self._times.append(self._clock())
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+
+    def written(self, token_ids: list[int], num_prompt: int, started: float) -> Written:
+        num_written = len(token_ids) - num_prompt
+        num_passes = len(self._lengths)
+        return Written(
+            token_ids=tuple(token_ids[num_prompt:]),
+            num_prompt=num_prompt,
+            prefill_ms=(self._times[0] - started) * 1000,
+            decode_ms=(self._times[-1] - self._times[0]) * 1000,
+            num_decoded=len(token_ids) - self._lengths[0],
+            passes=num_passes - 1,
+            # Each pass reads the token that the one before it has added, and a draft.
+            drafted=self._num_rows - num_prompt - (num_passes - 1),
+            accepted=num_written - num_passes,
+        )
+
+
+def has_transformers() -> bool:
+    """Whether it is installed."""
+    return importlib.util.find_spec("transformers") is not None
+
+
+def load_transformers(folder: Path, precision: str) -> Any:
+    """Return the model of a folder, as transformers loads it.
+
+    Raises:  ConfigError when transformers is not installed.
+    """
+    if not has_transformers():
+        raise ConfigError("transformers is not installed.", hint=INSTALL_HINT)
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, precision))
+    model.generation_config.eos_token_id = None
+    return model.eval()
+
+
+INSTALL_HINT: Final = "To compare with it: pip install 'transformers>=5.20,<6'"
+"""What to do about a missing transformers."""

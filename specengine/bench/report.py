@@ -1,0 +1,66 @@
+"""Rows of results as a table for people and as a file for programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from specengine.bench.machine import Machine
+from specengine.errors import SettingsInvalid
+
+NO_VALUE: Final = "-"
+"""What a table shows where there is no value."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One run of one benchmark."""
+
+    machine: Machine
+    command: str
+    """What makes these rows again."""
+    rows: Sequence[msgspec.Struct]
+
+
+def table(rows: Sequence[msgspec.Struct]) -> str:
+    """Return rows below their names in aligned columns; numbers stand to the right.
+
+    What all of several rows have in common stands above them, once.
+    """
+    records = [msgspec.structs.asdict(row) for row in rows]
+    names = list(dict.fromkeys(name for record in records for name in record))
+    values = {name: [record.get(name) for record in records] for name in names}
+    common = {name for name in names if len(rows) > 1 and len(set(values[name])) == 1}
+    shown = [f"{name} {_cell(values[name][0])}" for name in names if name in common]
+    columns = [_column(name, values[name]) for name in names if name not in common]
+    lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+    return "\n".join([", ".join(shown), *lines] if shown else lines)
+
+
+def write_report(report: Report, file: Path) -> None:
+    """Write a report as JSON, whole or not at all.
+
+    Raises:  SettingsInvalid when the place cannot be written.
+    """
+    partial = file.with_name(file.name + ".new")
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+        os.replace(partial, file)
+    except OSError as error:
+        raise SettingsInvalid(f"cannot write {file}: {error.strerror}.") from error
+
+
+def _column(name: str, values: Sequence[Any]) -> list[str]:
+    cells = [name, *map(_cell, values)]
+    width = max(map(len, cells))
+    is_number = all(isinstance(value, int | float) for value in values if value is not None)
+    return [cell.rjust(width) if is_number else cell.ljust(width) for cell in cells]
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == "":
+        return NO_VALUE
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,106 @@
+"""``specengine bench``: runs one benchmark, shows its rows, and writes them to a file."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from specengine.bench import decode, infill
+from specengine.bench.contestants import Contestant
+from specengine.bench.machine import describe
+from specengine.bench.own import OwnContestant, OwnEngine, load_own
+from specengine.bench.peers import (
+    INSTALL_HINT,
+    LOOKUP_TOKENS,
+    TransformersContestant,
+    has_transformers,
+    load_transformers,
+)
+from specengine.bench.report import Report, table, write_report
+from specengine.bench.workloads import load_infillings, prompt_sets
+from specengine.settings import EngineSettings, load_settings
+
+Rows = Sequence[msgspec.Struct]
+
+SETTINGS: Final = ("model", "drafter", "draft_model", "precision")
+"""Options that are engine settings too."""
+
+DECODE_LIMIT: Final = 20
+INFILL_LIMIT: Final = 80
+
+
+def run(what: str, options: argparse.Namespace) -> None:
+    """Run the benchmark of that name.
+
+    Raises:  SpecEngineError.
+    """
+    # Described first: afterwards the load average is our own.
+    machine = describe()
+    settings = load_settings({name: getattr(options, name) for name in SETTINGS})
+    rows = BENCHMARKS[what](settings, options)
+    sys.stdout.write(f"\n{table(rows)}\n")
+    report = Report(machine, command_text(what, options), rows)
+    if options.json is not None:
+        write_report(report, options.json)
+
+
+def command_text(what: str, options: argparse.Namespace) -> str:
+    """Return the command line that makes the same rows."""
+    words = ["specengine", "bench", what]
+    for name in (*SETTINGS, "limit", "runs"):
+        if (value := getattr(options, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(words)
+
+
+def _bench_decode(settings: EngineSettings, options: argparse.Namespace) -> Rows:
+    own = load_own(settings, _show)
+    contestants: list[Contestant] = [
+        OwnContestant(own, decode.PLAIN),
+        OwnContestant(own, settings.drafter),
+    ]
+    contestants += _peers(own)
+    sets = [
+        decode.TokenSet(
+            texts.name,
+            [own.layout.lay_out(text, "", heal=False).token_ids for text in texts.prompts],
+        )
+        for texts in prompt_sets(options.limit or DECODE_LIMIT)
+    ]
+    conditions = decode.Conditions(own.entry.name, settings.precision, options.runs)
+    return decode.measure(sets, contestants, conditions, _show)
+
+
+def _peers(own: OwnEngine) -> list[Contestant]:
+    if not has_transformers():
+        sys.stderr.write(f"transformers is not installed. {INSTALL_HINT}\n")
+        return []
+    _show(0.0, "transformers loads")
+    model = load_transformers(own.folder, own.settings.precision)
+    return [TransformersContestant(model), TransformersContestant(model, LOOKUP_TOKENS)]
+
+
+def _bench_infill(settings: EngineSettings, options: argparse.Namespace) -> Rows:
+    own = load_own(settings, _show)
+    infillings = load_infillings()[: options.limit or INFILL_LIMIT]
+    return infill.measure(own, infillings, settings.drafter, _show)
+
+
+def _show(fraction: float, detail: str) -> None:
+    """Say on a terminal how far it is; a pipe stays silent."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{fraction:4.0%} {detail}")
+        if fraction >= 1:
+            sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+BENCHMARKS: Final[Mapping[str, Callable[[EngineSettings, argparse.Namespace], Rows]]] = {
+    "decode": _bench_decode,
+    "infill": _bench_infill,
+}
