@@ -1,0 +1,78 @@
+"""The step: what is committed, and what the cache holds afterwards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specengine.cache.kv_cache import KVCache
+from specengine.decoding import loop
+from specengine.draft import NOTHING, ROOT, Draft
+from tests.specengine.tiny import greedy, tiny_decoder
+
+PROMPT = [20, 30, 40, 50]
+
+
+def argmax(logits: torch.Tensor, draft: Draft) -> list[int]:
+    assert logits.shape[0] == len(draft) + 1
+    return [int(row.argmax()) for row in logits]
+
+
+def test_without_a_draft_one_token_is_committed() -> None:
+    model, token_ids = tiny_decoder(), list(PROMPT)
+    cache = KVCache(model.kv_shape, 64)
+    verdict = loop.step(model, cache, token_ids, NOTHING, argmax)
+    assert verdict.accepted == ()
+    assert token_ids == PROMPT + greedy(model, PROMPT, 1)
+    assert cache.length == len(PROMPT)
+
+
+@pytest.mark.parametrize("num_right", [0, 1, 3, 7])
+def test_a_draft_is_accepted_as_far_as_it_is_right(num_right: int) -> None:
+    model, token_ids = tiny_decoder(), list(PROMPT)
+    truth = greedy(model, PROMPT, 8)
+    drafted = truth[:num_right] + [(token_id + 1) % 256 for token_id in truth[num_right:7]]
+    cache = KVCache(model.kv_shape, 64)
+    loop.step(model, cache, token_ids, Draft.chain(drafted, "test"), argmax)
+    assert token_ids == PROMPT + truth[: num_right + 1]
+    assert cache.length == len(token_ids) - 1
+
+
+def test_the_cache_after_steps_equals_that_of_the_committed_text() -> None:
+    model, token_ids = tiny_decoder(), list(PROMPT)
+    truth = greedy(model, PROMPT, 30)
+    cache = KVCache(model.kv_shape, 64)
+    while len(token_ids) < 20:
+        known = len(token_ids) - len(PROMPT)
+        drafted = [*truth[known : known + 2], 7, 7]
+        loop.step(model, cache, token_ids, Draft.chain(drafted, "test"), argmax)
+    fresh = KVCache(model.kv_shape, 64)
+    model.forward(token_ids[: cache.length], fresh, num_logits=0)
+    for layer in range(2):
+        for ours, theirs in zip(cache.rows(layer), fresh.rows(layer), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_prefill_leaves_its_last_chunk_to_the_step() -> None:
+    model = tiny_decoder()
+    token_ids = list(range(10, 10 + 2 * loop.PREFILL_ROWS + 5))
+    cache = KVCache(model.kv_shape, 128)
+    assert not loop.prefill(model, cache, token_ids)
+    assert not loop.prefill(model, cache, token_ids)
+    assert cache.length == 2 * loop.PREFILL_ROWS
+    assert loop.prefill(model, cache, token_ids)
+    assert cache.length == 2 * loop.PREFILL_ROWS
+
+
+@pytest.mark.parametrize(
+    ("num_pending", "room"), [(1, 7), (2, 6), (8, 0), (9, 7), (31, 1), (32, 0)]
+)
+def test_behind_a_prompt_a_draft_gets_the_padding_only(num_pending: int, room: int) -> None:
+    assert loop.draft_room(num_pending, 7) == room
+
+
+def test_a_tree_is_refused_until_there_are_masks_for_it() -> None:
+    model = tiny_decoder()
+    fork = Draft((1, 2), (ROOT, ROOT), "test")
+    with pytest.raises(AssertionError, match="trees"):
+        loop.step(model, KVCache(model.kv_shape, 64), list(PROMPT), fork, argmax)

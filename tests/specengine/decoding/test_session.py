@@ -1,0 +1,219 @@
+"""A request from its prompt to its last token."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specengine.cache.kv_cache import KVCache
+from specengine.cache.prefix_cache import PrefixCache
+from specengine.decoding.prompt import PromptLayout
+from specengine.decoding.session import Limits, Models, Session
+from specengine.drafters.base import DrafterSource
+from specengine.drafters.none import NoDrafts
+from specengine.drafters.suffix import SuffixDrafts
+from specengine.models.registry import ModelEntry
+from specengine.protocol import StopReason
+from specengine.sampling import Sampling
+from tests.exact import adversaries
+from tests.specengine.tiny import END_ID, ScriptedDrafts, tiny_decoder, tiny_tokenizer
+
+DECODER = tiny_decoder()
+LAYOUT = PromptLayout(ModelEntry(name="tiny", source="/tiny"), tiny_tokenizer(), 256)
+PREFIX = "def f(self):\n    return self\n\ndef g(self):\n    ret"
+
+
+def new_models(num_slots: int = 2) -> Models:
+    prefixes = PrefixCache(lambda: KVCache(DECODER.kv_shape, 512), num_slots)
+    return Models(DECODER, tiny_tokenizer(), DECODER.vocab_size, prefixes)
+
+
+def new_session(
+    models: Models,
+    source: DrafterSource | None = None,
+    *,
+    prefix: str = PREFIX,
+    max_tokens: int = 24,
+    sampling: Sampling | None = None,
+    heal: bool = True,
+) -> Session:
+    prompt = LAYOUT.lay_out(prefix, "", heal=heal)
+    return Session(
+        models=models,
+        prompt=prompt,
+        drafter=(source or NoDrafts()).start(prompt.token_ids),
+        sampling=sampling or Sampling(),
+        limits=Limits(max_tokens, 7),
+    )
+
+
+def run(session: Session) -> str:
+    text = ""
+    while session.stop_reason is None:
+        text += session.advance()
+    session.close()
+    return text + session.finish_text()
+
+
+def test_chunks_joined_are_the_text_of_the_tokens_behind_the_cursor() -> None:
+    session = new_session(new_models())
+    text = run(session)
+    written = tiny_tokenizer().decode(session.written_ids)
+    assert session.stop_reason is StopReason.LENGTH
+    assert written.startswith(" ret")
+    assert text == written.removeprefix(" ret")
+
+
+def test_max_tokens_counts_what_is_written_behind_the_healed_tokens() -> None:
+    session = new_session(new_models(), max_tokens=5)
+    run(session)
+    assert len(session.written_ids) == 5 + len(session.prompt.healed_ids)
+
+
+def test_an_end_token_ends_the_text_and_is_not_part_of_it() -> None:
+    """The 8th token of the plain text is declared an end token."""
+    models = new_models()
+    plain = new_session(models)
+    run(plain)
+    at = next(i for i in range(6, 20) if plain.written_ids[i] not in plain.written_ids[:i])
+    tokenizer = tiny_tokenizer()
+    ends = replace(models, tokenizer=EndsAt(tokenizer, plain.written_ids[at]))
+    for source in (NoDrafts(), ScriptedDrafts(adversaries.oracle(plain_text(plain)))):
+        session = new_session(ends, source)
+        run(session)
+        assert session.stop_reason is StopReason.END_TOKEN
+        assert session.written_ids == plain.written_ids[:at]
+
+
+class EndsAt:
+    """A tokenizer with one more end token."""
+
+    def __init__(self, tokenizer: object, end_id: int) -> None:
+        self._tokenizer = tokenizer
+        self.end_ids = frozenset({end_id, END_ID})
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._tokenizer, name)
+
+
+def plain_text(session: Session) -> list[int]:
+    return [*session.prompt.token_ids, *session.written_ids]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_do_not_change_the_text(temperature: float) -> None:
+    sampling = Sampling(temperature, seed=3)
+    plain = new_session(new_models(), sampling=sampling, max_tokens=60)
+    expected = run(plain)
+    truth = plain_text(plain)
+    scripts = (
+        adversaries.oracle(truth),
+        adversaries.liar(truth, DECODER.vocab_size),
+        adversaries.gambler(truth, DECODER.vocab_size, seed=1),
+        adversaries.quitter(truth, END_ID),
+        adversaries.stranger(truth, DECODER.vocab_size),
+    )
+    sources: Sequence[DrafterSource] = [SuffixDrafts(), *map(ScriptedDrafts, scripts)]
+    for source in sources:
+        session = new_session(new_models(), source, sampling=sampling, max_tokens=60)
+        assert run(session) == expected
+        assert session.written_ids == plain.written_ids
+
+
+def test_right_drafts_save_passes() -> None:
+    plain = new_session(new_models(), max_tokens=60)
+    run(plain)
+    oracle = ScriptedDrafts(adversaries.oracle(plain_text(plain)))
+    session = new_session(new_models(), oracle, max_tokens=60)
+    run(session)
+    assert session.counts.steps <= plain.counts.steps / 6
+    assert session.counts.accepted > 40
+
+
+def test_a_drafter_that_raises_costs_its_drafts_only(caplog: pytest.LogCaptureFixture) -> None:
+    expected = run(new_session(new_models()))
+    with caplog.at_level(logging.ERROR):
+        session = new_session(new_models(), ScriptedDrafts(adversaries.bungler))
+        assert run(session) == expected
+    assert "a drafter failed" in caplog.text
+    assert session.counts.drafted == 0
+
+
+def test_a_shared_prefix_is_not_computed_again() -> None:
+    models = new_models()
+    first = new_session(models)
+    run(first)
+    second = new_session(models, prefix=PREFIX + "u")
+    text = run(second)
+    assert second.counts.reused == len(second.prompt.token_ids) - 1
+    assert second.counts.prefilled == 1
+    assert text == run(new_session(new_models(), prefix=PREFIX + "u"))
+
+
+@pytest.mark.parametrize("num_passes", range(6))
+def test_a_session_closed_early_gives_everything_back(num_passes: int) -> None:
+    """In prefill and between steps; the next answer is that of a cold cache."""
+    long_prefix = PREFIX.replace("\n\n", "\n    # " + "xy " * 60 + "\n")
+    expected = run(new_session(new_models(), prefix=long_prefix))
+    models, source = new_models(1), ScriptedDrafts([])
+    session = new_session(models, source, prefix=long_prefix)
+    for _ in range(num_passes):
+        session.advance()
+    session.close()
+    session.close()
+    models.prefixes.check_integrity()
+    assert models.prefixes.num_leased == 0
+    assert source.started[0].num_closed == 1
+    assert run(new_session(models, prefix=long_prefix)) == expected
+
+
+def test_what_is_typed_is_written_in_the_tokens_that_the_model_prefers() -> None:
+    """Without healing the text goes on behind a token that the model would not have used."""
+    session = new_session(new_models(), prefix="x = 1\n    ")
+    run(session)
+    written = tiny_tokenizer().decode(session.written_ids)
+    assert written.startswith("\n    ")
+    assert tiny_tokenizer().decode(session.prompt.token_ids) == "x = 1"
+
+
+def test_healing_can_be_switched_off() -> None:
+    session = new_session(new_models(), heal=False)
+    assert session.prompt.healed_ids == ()
+    run(session)
+    assert tiny_tokenizer().decode(session.prompt.token_ids) == PREFIX
+
+
+class ScriptedTarget:
+    """A target that writes given tokens at given positions."""
+
+    def __init__(self, written: dict[int, int]) -> None:
+        self._written = written
+
+    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+        cache.advance(len(token_ids))
+        logits = torch.zeros(num_logits, DECODER.vocab_size)
+        for row in range(num_logits):
+            logits[row, self._written[cache.length - num_logits + row + 1]] = 1
+        return logits
+
+
+def byte_token(byte: int) -> int:
+    tokenizer = tiny_tokenizer()
+    return next(i for i in range(tokenizer.vocab_size) if tokenizer.token_bytes(i) == bytes([byte]))
+
+
+def test_half_a_character_is_held_back_until_it_is_whole_or_the_text_ends() -> None:
+    prompt = LAYOUT.lay_out("ab", "", heal=False)
+    first, second = (byte_token(byte) for byte in "é".encode())
+    at = len(prompt.token_ids)
+    target = ScriptedTarget({at: first, at + 1: second, at + 2: first})
+    session = new_session(replace(new_models(), target=target), prefix="ab", heal=False)
+    session.limits = Limits(max_tokens=3, num_draft_tokens=0)
+    assert [session.advance(), session.advance(), session.advance()] == ["", "é", ""]
+    assert session.stop_reason is StopReason.LENGTH
+    assert session.finish_text() == "\ufffd"
+    session.close()
