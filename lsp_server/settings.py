@@ -38,8 +38,8 @@ class EngineSettings:
     """Seconds without a connection after which the engine exits."""
     start_timeout_s: float = 60.0
     """Seconds in which a started engine must accept connections (not: have loaded)."""
-    wait_ms: float = 5000.0
-    """How long a request waits for the first connection before its answer is empty."""
+    wait_ms: float = 20_000.0
+    """How long a request waits while a connection is being opened before its answer is empty."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,10 @@ class Outcome(StrEnum):
 
 
 class Milliseconds(msgspec.Struct):
-    """Time by phase; queue, prefill, draft and verify are the engine's own."""
+    """Time by phase; prefill, draft and verify are the engine's own.
+
+    ``queue`` is the wait for a connection and then the engine's own queue.
+    """
 
     debounce: float = 0.0
     context: float = 0.0
@@ -70,7 +73,8 @@ class TraceRecord(msgspec.Struct):
         """Copy what the engine counted and measured."""
         self.model, self.drafter = done.model, done.drafter
         self.tokens, self.steps = done.tokens, done.steps
-        self.ms.queue, self.ms.prefill = done.ms.queue, done.ms.prefill
+        self.ms.queue += done.ms.queue
+        self.ms.prefill = done.ms.prefill
         self.ms.draft, self.ms.verify = done.ms.draft, done.ms.verify
 
 

@@ -152,7 +152,8 @@ class _Request:
         with self._phase("debounce"):
             if not await ticket.pause(self._delay_s(view.opened)):
                 return self._superseded(ticket)
-        client = await self._client(ticket)
+        with self._phase("queue"):
+            client = await self._client(ticket)
         if ticket.superseded.done():
             return self._superseded(ticket)
         if client is None:
