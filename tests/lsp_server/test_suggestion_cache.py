@@ -5,22 +5,22 @@ import pytest
 from lsp_server.prompt import Prompt
 from lsp_server.suggestion_cache import Suggestion, SuggestionCache, remaining
 
-SHOWN = Suggestion(Prompt("x = ", "\ny"), "foo(1)\nbar")
+SHOWN = Suggestion(Prompt("x = ", "\ny"), "fun(1)\nbar")
 
 
 @pytest.mark.parametrize(
     ("prefix", "suffix", "expected"),
     [
-        ("x = ", "\ny", "foo(1)\nbar"),
-        ("x = fo", "\ny", "o(1)\nbar"),
-        ("x = foo(", ")\ny", "1)\nbar"),
-        ("x = foo(1)\nb", "\ny", "ar"),
-        ("x = foo(1)\nbar", "\ny", None),
+        ("x = ", "\ny", "fun(1)\nbar"),
+        ("x = fu", "\ny", "n(1)\nbar"),
+        ("x = fun(", ")\ny", "1)\nbar"),
+        ("x = fun(1)\nb", "\ny", "ar"),
+        ("x = fun(1)\nbar", "\ny", None),
         ("x = fx", "\ny", None),
         ("x =", "\ny", None),
-        ("x = fo", "\nz", None),
-        ("x = fo", ")\ny", None),
-        ("y = fo", "\ny", None),
+        ("x = fu", "\nz", None),
+        ("x = fu", ")\ny", None),
+        ("y = fu", "\ny", None),
     ],
 )
 def test_prompt_that_goes_on_as_written_is_answered(prefix: str, suffix: str, expected: str | None):

@@ -87,6 +87,13 @@ def test_engine_is_started_once_and_then_joined(tmp_path: Path, pids: list[int])
             await client.close()
         started.kill()
         started.wait()
+        assert places_of(command).socket.exists(), "a killed engine leaves its socket"
+        again = Launcher(command, "test")
+        client = await again.open()
+        await client.close()
+        assert again.process is not None
+        again.process.kill()
+        again.process.wait()
         (tmp_path / "starts").unlink()
 
     asyncio.run(run())

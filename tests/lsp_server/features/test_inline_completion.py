@@ -348,12 +348,12 @@ def test_adopted_run_that_goes_another_way_is_asked_anew(tmp_path: Path):
         stage.open("x = ")
         stage.ask(0, 4)
         request = await stage.engine.next_request()
-        stage.insert(0, 4, "fo")
+        stage.insert(0, 4, "fu")
         answer = stage.ask(0, 6)
         await asyncio.sleep(0)
         request.write("bar")
-        (await stage.engine.next_request()).answer("o(1)")
-        assert texts(await answer) == ["o(1)"]
+        (await stage.engine.next_request()).answer("n(1)")
+        assert texts(await answer) == ["n(1)"]
 
     assert play(tmp_path, scene).exits[-1] == ("shown", "end_token")
 
