@@ -7,7 +7,6 @@ Source:  Chen et al. 2021, arXiv 2107.03374; Bavarian et al. 2022, arXiv 2207.14
 
 from __future__ import annotations
 
-import ast
 import gzip
 import importlib.resources
 from collections.abc import Sequence
@@ -63,16 +62,14 @@ def edits(problems: Sequence[Problem]) -> list[str]:
     """Return texts whose continuation repeats, with differences, what stands above it.
 
     That is where copying from the file pays, and much of editing is of this kind. They are made
-    from the problems in turn: after a solved function the user begins a second version of it
-    (the body is to be written again), or a test of it (its asserts are, after the first two).
-    Completions are the model's own and need not equal what a person would have written.
+    from the problems in turn: behind a solved function the user has begun a second version of it
+    (up to the first line of its body), or below two classes of the same form has begun a third (up
+    to its first line). What a model writes there is its own; nothing makes it copy.
     """
-    prompts: list[str] = []
-    for problem in problems:
-        make = _second_version if len(prompts) % 2 == 0 else _test_cases
-        if (prompt := make(problem)) is not None:
-            prompts.append(prompt)
-    return prompts
+    return [
+        _second_version(problem) if number % 2 == 0 else _third_class(problems[number - 2 :][:3])
+        for number, problem in enumerate(problems[2:], 2)
+    ]
 
 
 def load_problems() -> list[Problem]:
@@ -85,35 +82,36 @@ def load_infillings() -> list[Infilling]:
     return _load("infilling-single.jsonl.gz", Infilling)
 
 
-def _second_version(problem: Problem) -> str | None:
-    """Return a solved function and, below, its signature and docstring under another name."""
+def _second_version(problem: Problem) -> str:
     start = problem.prompt.rfind(f"def {problem.entry_point}(")
-    if start < 0:
-        return None
     header = problem.prompt[start:].replace(problem.entry_point, f"{problem.entry_point}_checked")
-    return f"{problem.prompt}{problem.canonical_solution}\n\n{header}"
+    first_line = problem.canonical_solution.strip("\n").partition("\n")[0]
+    return f"{problem.prompt}{problem.canonical_solution}\n\n{header}{first_line}"
 
 
-def _test_cases(problem: Problem) -> str | None:
-    """Return a solved function and the beginning of its test: two asserts and the next word."""
-    asserts = [
-        line.replace("candidate(", f"{problem.entry_point}(")
-        for line in problem.test.splitlines()
-        if line.startswith("    assert candidate(") and _is_whole(line.strip())
-    ]
-    if len(asserts) < 4:
-        return None
-    shown = "\n".join(asserts[:2])
-    test = f"def test_{problem.entry_point}():\n{shown}\n    assert"
-    return f"{problem.prompt}{problem.canonical_solution}\n\n{test}"
+def _third_class(problems: Sequence[Problem]) -> str:
+    imports = "".join(f"from solutions import {problem.entry_point}\n" for problem in problems)
+    classes = "\n\n".join(map(_command_class, problems))
+    begun = classes[: classes.index("\n", classes.rindex("class "))]
+    return f"from commands import Command\n{imports}\n\n{begun}"
 
 
-def _is_whole(line: str) -> bool:
-    try:
-        ast.parse(line)
-    except SyntaxError:
-        return False
-    return True
+def _command_class(problem: Problem) -> str:
+    """Return a class that makes a function a command, as tools with many commands have them."""
+    name = problem.entry_point
+    signature = problem.prompt[problem.prompt.rfind(f"def {name}(") :].partition("\n")[0]
+    parameters = signature.partition("(")[2].rpartition(")")[0]
+    result = signature.rpartition(")")[2]
+    names = [part.partition(":")[0].strip() for part in parameters.split(", ")]
+    title = "".join(map(str.capitalize, name.split("_")))
+    return (
+        f"class {title}(Command):\n"
+        f'    """Run {name} on what the user has given."""\n\n'
+        f'    name = "{name}"\n\n'
+        f"    def run(self, {parameters}){result}\n"
+        f"        self.log({', '.join(names)})\n"
+        f"        return {name}({', '.join(names)})\n"
+    )
 
 
 def _load(name: str, kind: type[T]) -> list[T]:
