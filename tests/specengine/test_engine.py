@@ -1,0 +1,318 @@
+"""The engine's thread: loading, waiting requests, cancels within one pass."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from specengine import engine as engine_module
+from specengine.cache.kv_cache import KVCache
+from specengine.engine import Engine, Status
+from specengine.errors import (
+    EngineFailed,
+    ModelUnknown,
+    RequestInvalid,
+)
+from specengine.models.decoder import Decoder
+from specengine.models.load import load_decoder
+from specengine.protocol import CancelCause, Complete, EngineState, StopReason
+from specengine.scheduler import Job, Key, Outcome
+from specengine.settings import EngineSettings
+from tests.specengine.tiny import save_tiny_model, tiny_architecture
+
+WAIT_S = 20.0
+LONG_PREFIX = "def f(self):\n" + "    self = (self == self)\n" * 60
+
+
+class Client:
+    """Sends requests to an engine and waits for answers."""
+
+    def __init__(self, engine: Engine, number: int = 1) -> None:
+        self.engine = engine
+        self.number = number
+        self._requests = 0
+
+    def send(self, prefix: str, document: str = "a", **fields: Any) -> Future[Outcome]:
+        """Queue a request; its number is how many came before it, plus one."""
+        self._requests += 1
+        message = Complete(request=self._requests, document=document, prefix=prefix)
+        message = msgspec.structs.replace(message, **fields)
+        answer: Future[Outcome] = Future()
+        self.engine.submit(
+            Job(
+                key=Key(self.number, message.request),
+                message=message,
+                on_text=lambda text: None,
+                on_done=answer.set_result,
+                on_failed=answer.set_exception,
+                received_at=0.0,
+            )
+        )
+        return answer
+
+    def ask(self, prefix: str, document: str = "a", **fields: Any) -> Outcome:
+        return self.send(prefix, document, **fields).result(WAIT_S)
+
+    def cancel(self, request: int) -> None:
+        self.engine.cancel(Key(self.number, request), CancelCause.CLIENT)
+
+    @property
+    def last_request(self) -> int:
+        return self._requests
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def settings(folder: Path) -> EngineSettings:
+    return EngineSettings(
+        model=str(folder), drafter="suffix", precision="float32", prompt_tokens=600, max_tokens=64
+    )
+
+
+@pytest.fixture
+def engine(settings: EngineSettings) -> Iterator[Engine]:
+    running = Engine(settings, on_status=lambda status: None)
+    running.start()
+    yield running
+    running.close()
+
+
+def test_a_request_that_comes_before_the_model_is_answered(engine: Engine) -> None:
+    assert Client(engine).ask("def f").stop_reason is StopReason.LENGTH
+
+
+def test_states_lead_from_loading_with_progress_to_ready(settings: EngineSettings) -> None:
+    seen: list[Status] = []
+    engine = Engine(settings, seen.append)
+    assert engine.status.state is EngineState.LOADING
+    engine.start()
+    Client(engine).ask("x")
+    engine.close()
+    assert [status.state for status in seen[:-1]] == [EngineState.LOADING] * (len(seen) - 1)
+    assert seen[-1].state is EngineState.READY
+    assert [status.progress for status in seen] == sorted(status.progress for status in seen)
+    assert seen[-1].drafter == "suffix"
+
+
+def test_a_model_that_cannot_be_loaded_fails_requests_with_the_reason(
+    settings: EngineSettings, tmp_path: Path
+) -> None:
+    folder = save_tiny_model(tmp_path)
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    engine = Engine(msgspec.structs.replace(settings, model=str(folder)), lambda status: None)
+    engine.start()
+    client = Client(engine)
+    for _ in range(2):
+        with pytest.raises(EngineFailed, match="model.safetensors"):
+            client.ask("x")
+    assert engine.status.state is EngineState.FAILED
+    engine.close()
+
+
+def test_an_unknown_model_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ModelUnknown, match="smollm2-135m"):
+        Engine(EngineSettings(model="smollm2-135n"), lambda status: None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"drafter": "guess"}, "no drafter 'guess'"),
+        ({"drafter": "draft_model"}, "pairs no draft model"),
+        ({"prompt_tokens": 5000}, "positions"),
+    ],
+)
+def test_settings_that_cannot_work_are_said_when_loading(
+    settings: EngineSettings, changes: dict[str, Any], reason: str
+) -> None:
+    engine = Engine(msgspec.structs.replace(settings, **changes), lambda status: None)
+    engine.start()
+    with pytest.raises(EngineFailed, match=reason):
+        Client(engine).ask("x")
+    engine.close()
+
+
+def test_a_draft_model_with_other_tokens_is_refused(
+    settings: EngineSettings, tmp_path: Path
+) -> None:
+    other = save_tiny_model(tmp_path, architecture=tiny_architecture())
+    tokenizer = other / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text("utf-8").replace('"<begin>"', '"<other>"'), "utf-8")
+    text = tokenizer.read_text("utf-8").replace('"\\u0120return"', '"\\u0120retxrn"')
+    tokenizer.write_text(text, "utf-8")
+    changed = msgspec.structs.replace(settings, drafter="draft_model", draft_model=str(other))
+    engine = Engine(changed, lambda status: None)
+    engine.start()
+    with pytest.raises(EngineFailed):
+        Client(engine).ask("x")
+    engine.close()
+
+
+@pytest.mark.parametrize("drafter", ["none", "draft_model", "suffix+draft_model", "auto"])
+def test_every_drafter_gives_the_text_of_none(
+    settings: EngineSettings, engine: Engine, drafter: str
+) -> None:
+    expected = Client(engine).ask(LONG_PREFIX, drafter="none", max_tokens=40)
+    changed = msgspec.structs.replace(settings, drafter=drafter, draft_model=settings.model)
+    other = Engine(changed, lambda status: None)
+    other.start()
+    outcome = Client(other).ask(LONG_PREFIX, max_tokens=40)
+    other.close()
+    assert outcome.text == expected.text
+    assert outcome.token_ids == expected.token_ids
+    assert (outcome.counts.accepted > 0) == (drafter != "none")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_tokens": 0},
+        {"max_tokens": 65},
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"drafter": "guess"},
+        {"drafter": "draft_model"},
+    ],
+)
+def test_a_request_outside_its_limits_is_refused_alone(
+    engine: Engine, fields: dict[str, Any]
+) -> None:
+    client = Client(engine)
+    with pytest.raises(RequestInvalid):
+        client.ask("x", **fields)
+    assert client.ask("x").stop_reason is StopReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", " ", "\n", "\ud800", "<end>", "\x00", "é" * 5000, "x" * 100_000]
+)
+def test_any_text_is_answered(engine: Engine, prefix: str) -> None:
+    assert Client(engine).ask(prefix, max_tokens=2).stop_reason is not None
+
+
+def test_a_prefix_that_is_shared_is_reused_and_the_answer_is_the_cold_one(engine: Engine) -> None:
+    client = Client(engine)
+    client.ask(LONG_PREFIX)
+    warm = client.ask(LONG_PREFIX + "de")
+    assert warm.counts.prefilled <= 3
+    assert warm.counts.reused > 300
+    for at in range(8):
+        client.ask(f"other {at}" * 50, document=f"b{at}")
+    cold = client.ask(LONG_PREFIX + "de")
+    assert cold.counts.reused == 0
+    assert cold.text == warm.text
+
+
+class GatedDecoder(Decoder):
+    """Waits in every forward pass until the test lets it go on."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__(decoder.architecture, decoder.weights)
+        self.gate = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
+        self.passes: list[list[int]] = []
+        """First tokens of each pass."""
+
+    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+        self.passes.append(token_ids[:2])
+        self.entered.release()
+        assert self.gate.acquire(timeout=WAIT_S)
+        return super().forward(token_ids, cache, num_logits=num_logits)
+
+
+@pytest.fixture
+def gated(
+    settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Engine, GatedDecoder]]:
+    decoders: list[GatedDecoder] = []
+    has_loaded = threading.Event()
+
+    def load_gated(folder: Path, *arguments: object, **options: object) -> Decoder:
+        decoders.append(GatedDecoder(load_decoder(folder, "float32")))
+        has_loaded.set()
+        return decoders[-1]
+
+    monkeypatch.setattr(engine_module, "load_decoder", load_gated)
+    monkeypatch.setattr(engine_module, "_warm_up", lambda decoder: None)
+    engine = Engine(settings, lambda status: None)
+    engine.start()
+    assert has_loaded.wait(WAIT_S)
+    yield engine, decoders[0]
+    decoders[0].gate.release(10_000)
+    engine.close()
+
+
+@pytest.mark.parametrize("num_passes", [1, 3, 12])
+@pytest.mark.parametrize("way", ["cancel", "supersede", "leave"])
+def test_after_a_cancel_the_next_request_starts_within_one_pass(
+    gated: tuple[Engine, GatedDecoder], num_passes: int, way: str
+) -> None:
+    """The first passes are prefill, later ones are steps; both are left within one pass."""
+    engine, decoder = gated
+    client = Client(engine)
+    first = client.send(LONG_PREFIX)
+    for _ in range(num_passes):
+        assert decoder.entered.acquire(timeout=WAIT_S)
+        if len(decoder.passes) < num_passes:
+            decoder.gate.release()
+    if way == "cancel":
+        client.cancel(1)
+    elif way == "leave":
+        engine.cancel_client(1, CancelCause.DISCONNECT)
+    second = Client(engine, 1 if way != "leave" else 2).send("zz = 12", max_tokens=1, heal=False)
+    decoder.gate.release(10_000)
+    second.result(WAIT_S)
+    assert first.result(WAIT_S).stop_reason is StopReason.CANCELLED
+    assert len(decoder.passes) == num_passes + 1
+
+
+def test_a_thousand_random_cancels_leave_everything_as_it_was(engine: Engine) -> None:
+    dice = random.Random(7)
+    client = Client(engine)
+    expected = client.ask(LONG_PREFIX, "kept", max_tokens=20).text
+    open_answers: list[Future[Outcome]] = []
+    for at in range(1000):
+        length = dice.randint(1, len(LONG_PREFIX))
+        open_answers.append(client.send(LONG_PREFIX[:length], f"doc{at % 5}"))
+        if dice.random() < 0.3:
+            wait_for_any(open_answers[-1], dice.random() * 0.004)
+        client.cancel(client.last_request)
+    outcomes = [answer.result(WAIT_S) for answer in open_answers]
+    causes = {outcome.cause for outcome in outcomes}
+    assert CancelCause.CLIENT in causes
+    assert sum(outcome.stop_reason is StopReason.CANCELLED for outcome in outcomes) > 900
+    assert any(outcome.counts.prefilled for outcome in outcomes)
+    after = client.ask(LONG_PREFIX, "kept", max_tokens=20)
+    assert after.text == expected
+    assert (engine.status.active, engine.status.waiting) == (0, 0)
+    assert engine.prefixes.num_leased == 0
+    engine.prefixes.check_integrity()
+
+
+def wait_for_any(answer: Future[Outcome], seconds: float) -> None:
+    """Give the engine a moment, so that some requests are cancelled while they run."""
+    try:
+        answer.result(seconds)
+    except TimeoutError:
+        return
+
+
+def test_closing_answers_what_is_open(settings: EngineSettings) -> None:
+    engine = Engine(settings, lambda status: None)
+    answer = Client(engine).send(LONG_PREFIX)
+    engine.start()
+    engine.close()
+    outcome = answer.result(WAIT_S)
+    assert outcome.stop_reason in {StopReason.CANCELLED, StopReason.LENGTH}
