@@ -86,7 +86,7 @@ def safe_boundary(words: list[tuple[int, int]], tokenizer: Tokenizer) -> int:
     while end:
         start = _last_word(words, end)
         before = _text(words[start:end], tokenizer)
-        is_joined = before.isspace() if last.isspace() else before == b"'"
+        is_joined = before.isspace() if last.isspace() else before == "'"
         if not is_joined:
             break
         end = start
@@ -103,5 +103,5 @@ def _last_word(words: list[tuple[int, int]], end: int) -> int:
     return start
 
 
-def _text(words: list[tuple[int, int]], tokenizer: Tokenizer) -> bytes:
-    return b"".join(tokenizer.token_bytes(token_id) for token_id, _ in words)
+def _text(words: list[tuple[int, int]], tokenizer: Tokenizer) -> str:
+    return tokenizer.decode(token_id for token_id, _ in words)

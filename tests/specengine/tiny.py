@@ -122,7 +122,26 @@ def greedy(model: Decoder, prompt_ids: Sequence[int], num_tokens: int) -> list[i
 @cache
 def tiny_tokenizer() -> Tokenizer:
     """Return a byte-level BPE tokenizer with GPT-2's words; ``<end>`` ends a text."""
-    return Tokenizer(_tokenizer_json(), [END_ID])
+    return Tokenizer(tiny_tokenizer_json(), [END_ID])
+
+
+def tiny_tokenizer_json() -> bytes:
+    """Return the content of its `tokenizer.json`."""
+    pieces = [*SPECIAL, *sorted(ByteLevel.alphabet()), *(pair.replace(" ", "") for pair in MERGES)]
+    vocabulary: Mapping[str, int] = {piece: at for at, piece in enumerate(pieces)}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [
+        {"id": at, "content": text, "special": True, **flags} for at, text in enumerate(SPECIAL)
+    ]
+    byte_level = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    content = {
+        "version": "1.0",
+        "added_tokens": added,
+        "pre_tokenizer": {"type": "ByteLevel", **byte_level},
+        "decoder": {"type": "ByteLevel", **byte_level},
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": list(MERGES)},
+    }
+    return json.dumps(content).encode()
 
 
 def save_tiny_model(folder: Path, seed: int = 0, architecture: Architecture | None = None) -> Path:
@@ -130,7 +149,7 @@ def save_tiny_model(folder: Path, seed: int = 0, architecture: Architecture | No
     architecture = architecture or tiny_architecture()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(tiny_config(architecture)), "utf-8")
-    (folder / "tokenizer.json").write_bytes(_tokenizer_json())
+    (folder / "tokenizer.json").write_bytes(tiny_tokenizer_json())
     save_file(tiny_tensors(architecture, seed), folder / "model.safetensors")
     return folder
 
@@ -193,21 +212,3 @@ class ScriptedDrafter:
 
     def close(self) -> None:
         self.num_closed += 1
-
-
-def _tokenizer_json() -> bytes:
-    pieces = [*SPECIAL, *sorted(ByteLevel.alphabet()), *(pair.replace(" ", "") for pair in MERGES)]
-    vocabulary: Mapping[str, int] = {piece: at for at, piece in enumerate(pieces)}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    added = [
-        {"id": at, "content": text, "special": True, **flags} for at, text in enumerate(SPECIAL)
-    ]
-    byte_level = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    content = {
-        "version": "1.0",
-        "added_tokens": added,
-        "pre_tokenizer": {"type": "ByteLevel", **byte_level},
-        "decoder": {"type": "ByteLevel", **byte_level},
-        "model": {"type": "BPE", "vocab": vocabulary, "merges": list(MERGES)},
-    }
-    return json.dumps(content).encode()
