@@ -78,6 +78,8 @@ class Server:
         self._engine = engine
         self._token = token
         self._connections: set[Connection] = set()
+        """Peers that have greeted; the others hear nothing."""
+        self._num_open = 0
         self._numbers = itertools.count(1)
         self._unused_since = time.monotonic()
 
@@ -99,6 +101,7 @@ class Server:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one peer until it goes or misbehaves."""
         connection = Connection(next(self._numbers), writer)
+        self._num_open += 1
         try:
             self._check_peer(writer)
             async with asyncio.timeout(HELLO_TIMEOUT_S):
@@ -117,7 +120,7 @@ class Server:
             self._forget(connection)
 
     def _check_peer(self, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= MAX_CONNECTIONS:
+        if self._num_open > MAX_CONNECTIONS:
             raise ProtocolError(f"{MAX_CONNECTIONS} connections are open already.")
         peer = writer.get_extra_info("socket")
         # Access to the folder decides on systems that cannot tell who is at the other end.
@@ -182,6 +185,7 @@ class Server:
         connection.send(message)
 
     def _forget(self, connection: Connection) -> None:
+        self._num_open -= 1
         self._connections.discard(connection)
         self._unused_since = time.monotonic()
         self._engine.cancel_client(connection.number, CancelCause.DISCONNECT)
@@ -201,6 +205,20 @@ class Server:
 
     def _done(self, message: Complete, outcome: Outcome) -> Done:
         counts = outcome.counts
+        logger.info(
+            "request %d: %s, %d prompt tokens of which %d reused, %d written in %d steps, "
+            "%d drafted, %d accepted, %.0f ms waiting, %.0f ms in all",
+            message.request,
+            outcome.cause or outcome.stop_reason,
+            counts.reused + counts.prefilled,
+            counts.reused,
+            len(outcome.token_ids),
+            counts.steps,
+            counts.drafted,
+            counts.accepted,
+            outcome.queue_ms,
+            outcome.total_ms,
+        )
         return Done(
             request=message.request,
             text=outcome.text,
