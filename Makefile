@@ -31,7 +31,7 @@ test: check ## all that CI runs
 	$(BIN)/python -m pytest
 
 exact: setup ## the long proof that speculation writes the target's text
-	$(BIN)/python -m pytest -m slow tests/exact
+	EXACT_PROMPTS=40 $(BIN)/python -m pytest -p no:randomly -v tests/exact
 
 bench: setup ## decoding speed with and without speculation
 	$(BIN)/specengine bench decode

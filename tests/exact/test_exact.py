@@ -1,6 +1,6 @@
 """Law 1 on the real model: speculation changes no bit of a logit and no token of a text.
 
-The default run takes a sample; ``make exact`` sets ``SPECENGINE_EXACT_PROMPTS`` and takes them all.
+The default run takes a sample; ``make exact`` sets ``EXACT_PROMPTS`` to 40.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.specengine.tiny import ScriptedDrafts, tiny_architecture, tiny_decode
 
 pytestmark = pytest.mark.model
 
-NUM_PROMPTS = int(os.environ.get("SPECENGINE_EXACT_PROMPTS", "2"))
+NUM_PROMPTS = int(os.environ.get("EXACT_PROMPTS", "2"))
 NUM_TOKENS = 64
 IS_SAMPLE = NUM_PROMPTS <= 2
 WIDTHS = (2, 8, 9, 32) if IS_SAMPLE else (*range(2, 17), 24, 32)
