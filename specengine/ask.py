@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from specengine.errors import EngineUnavailable, RequestInvalid
 from specengine.launch import EngineCommand, Launcher
 from specengine.protocol import Complete, Done, EngineState, EngineStatus
+
+_PLACE: Final = re.compile(r"(.+):([1-9]\d{0,8}):([1-9]\d{0,8})", re.ASCII | re.DOTALL)
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
 @dataclass(frozen=True)
@@ -25,11 +30,10 @@ class Place:
 
         Raises:  RequestInvalid when it does not have that form.
         """
-        path, _, rest = text.rpartition(":")
-        path, _, line = path.rpartition(":")
-        if not (path and line.isdecimal() and rest.isdecimal() and int(line) and int(rest)):
+        found = _PLACE.fullmatch(text)
+        if found is None:
             raise RequestInvalid(f"{text!r} is not PATH:LINE:COLUMN.", hint="Both count from 1.")
-        return cls(Path(path), int(line), int(rest))
+        return cls(Path(found[1]), int(found[2]), int(found[3]))
 
     def split(self) -> tuple[str, str]:
         """Return the text before and after the place.
@@ -37,18 +41,19 @@ class Place:
         Raises:  RequestInvalid when the file is not text or has no such place.
         """
         try:
-            text = self.path.read_text("utf-8")
+            # As an editor would send it: its own line ends, and no byte order mark.
+            text = self.path.read_bytes().decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise RequestInvalid(f"cannot read {self.path}: {error}.") from error
-        lines = text.splitlines(keepends=True) or [""]
-        if lines[-1].endswith(("\n", "\r")):
-            lines.append("")
-        if self.line > len(lines):
-            raise RequestInvalid(f"{self.path} has {len(lines)} lines, not {self.line}.")
-        line = lines[self.line - 1].rstrip("\r\n")
-        if self.column > len(line) + 1:
-            raise RequestInvalid(f"line {self.line} has {len(line)} characters.")
-        at = sum(map(len, lines[: self.line - 1])) + self.column - 1
+        line_ends = [found.span() for found in _LINE_END.finditer(text)]
+        starts = [0, *(after for _, after in line_ends)]
+        ends = [*(before for before, _ in line_ends), len(text)]
+        if self.line > len(starts):
+            raise RequestInvalid(f"{self.path} has {len(starts)} lines, not {self.line}.")
+        start, end = starts[self.line - 1], ends[self.line - 1]
+        if self.column > end - start + 1:
+            raise RequestInvalid(f"line {self.line} has {end - start} characters.")
+        at = start + self.column - 1
         return text[:at], text[at:]
 
 
