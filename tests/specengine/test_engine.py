@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from specengine.models.load import load_decoder
 from specengine.protocol import CancelCause, Complete, EngineState, StopReason
 from specengine.scheduler import Job, Key, Outcome
 from specengine.settings import EngineSettings
-from tests.specengine.tiny import save_tiny_model, tiny_architecture
+from tests.specengine.tiny import save_tiny_model
 
 WAIT_S = 20.0
 LONG_PREFIX = "def f(self):\n" + "    self = (self == self)\n" * 60
@@ -147,15 +148,16 @@ def test_settings_that_cannot_work_are_said_when_loading(
 def test_a_draft_model_with_other_tokens_is_refused(
     settings: EngineSettings, tmp_path: Path
 ) -> None:
-    other = save_tiny_model(tmp_path, architecture=tiny_architecture())
-    tokenizer = other / "tokenizer.json"
-    tokenizer.write_text(tokenizer.read_text("utf-8").replace('"<begin>"', '"<other>"'), "utf-8")
-    text = tokenizer.read_text("utf-8").replace('"\\u0120return"', '"\\u0120retxrn"')
-    tokenizer.write_text(text, "utf-8")
-    changed = msgspec.structs.replace(settings, drafter="draft_model", draft_model=str(other))
-    engine = Engine(changed, lambda status: None)
+    """The sizes agree; two tokens of the vocabulary have changed places."""
+    other = save_tiny_model(tmp_path)
+    content = json.loads((other / "tokenizer.json").read_text("utf-8"))
+    vocabulary = content["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (other / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    changes = {"drafter": "draft_model", "draft_model": str(other)}
+    engine = Engine(msgspec.structs.replace(settings, **changes), lambda status: None)
     engine.start()
-    with pytest.raises(EngineFailed):
+    with pytest.raises(EngineFailed, match="different tokens"):
         Client(engine).ask("x")
     engine.close()
 
