@@ -48,6 +48,8 @@ class InfillRow(msgspec.Struct, frozen=True):
     """Lines that are exactly what was missing; white space at their end does not count."""
     exact_match: float
     """Their share."""
+    num_but_indentation: int
+    """Lines that are exact but for white space at their beginning."""
     pass_rate: float | None = None
     """Not measured: nothing that a model wrote is run."""
 
@@ -61,10 +63,11 @@ def measure(
     rows: list[InfillRow] = []
     for number, (cursor, heal) in enumerate(cases):
         on_progress(number / len(cases), f"cursor {cursor}, healing {_on_off(heal)}")
-        num_exact = sum(
-            first_line(own, source, prefix, heal=heal) == missing.rstrip()
+        lines = [
+            (first_line(own, source, prefix, heal=heal), missing.rstrip())
             for prefix, missing in (ask(infilling, cursor) for infilling in infillings)
-        )
+        ]
+        num_exact = sum(written == missing for written, missing in lines)
         rows.append(
             InfillRow(
                 set="infill",
@@ -76,6 +79,9 @@ def measure(
                 n=len(infillings),
                 num_exact=num_exact,
                 exact_match=round(num_exact / len(infillings), 4),
+                num_but_indentation=sum(
+                    written.lstrip() == missing.lstrip() for written, missing in lines
+                ),
             )
         )
     on_progress(1.0, "done")
