@@ -78,7 +78,7 @@ def read_architecture(folder: Path) -> Architecture:
         num_layers=config.num_hidden_layers,
         num_heads=config.num_attention_heads,
         num_kv_heads=config.num_key_value_heads or config.num_attention_heads,
-        head_dim=config.head_dim or config.hidden_size // config.num_attention_heads,
+        head_dim=_head_dim(config),
         context_len=config.max_position_embeddings,
         norm_eps=config.rms_norm_eps,
         rope_theta=rope.rope_theta or config.rope_theta or 10_000.0,
@@ -150,6 +150,13 @@ def _check_supported(config: _Config, path: Path) -> None:
         raise LoadError(f"{path} wants the activation {config.hidden_act!r}; this engine has silu.")
     if config.num_attention_heads % (config.num_key_value_heads or 1):
         raise LoadError(f"{path} has heads that do not divide evenly over K/V heads.")
+    head_dim = _head_dim(config)
+    if head_dim % 2 or head_dim == 0:
+        raise LoadError(f"{path} has the head size {head_dim}; rope turns pairs of dimensions.")
+
+
+def _head_dim(config: _Config) -> int:
+    return config.head_dim or config.hidden_size // config.num_attention_heads
 
 
 def _scaling(rope: _Rope, path: Path) -> Llama3Scaling | None:
