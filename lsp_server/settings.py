@@ -26,8 +26,8 @@ _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 class EngineSettings:
     """Which engine answers, and how it is started."""
 
-    model: str = "smollm2-135m"
-    """A name from models.toml."""
+    model: str = ""
+    """A name from models.toml, a folder, or a .gguf file; empty is the default of models.toml."""
     drafter: str = "auto"
     """How tokens are drafted; ``none`` decodes one at a time."""
     socket: str = ""

@@ -150,7 +150,9 @@ def _engine_command(options: argparse.Namespace) -> EngineCommand:
         further += ["--draft-model", settings.draft_model]
     if options.precision:
         further += ["--precision", settings.precision]
-    return EngineCommand(settings.model, settings.drafter, tuple(further))
+    return EngineCommand(
+        settings.model, settings.drafter, tuple(further), idle_exit_s=settings.idle_exit_s
+    )
 
 
 def _list_models(options: argparse.Namespace) -> None:

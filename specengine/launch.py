@@ -46,7 +46,8 @@ NOBODY: Final = (FileNotFoundError, ConnectionRefusedError)
 class EngineCommand:
     """The arguments of ``specengine serve`` that make one engine differ from another."""
 
-    model: str
+    model: str = ""
+    """Empty is the default of models.toml."""
     drafter: str = "auto"
     arguments: tuple[str, ...] = ()
     """Further ones, as they stand on a command line."""
@@ -221,11 +222,14 @@ def command_line(command: EngineCommand, places: Places) -> list[str]:
         if command.use_tcp
         else ["--socket", str(places.socket)]
     )
-    options = ["--model", command.model, "--drafter", command.drafter, *door]
+    model = ["--model", command.model] if command.model else []
     return [
         *command.program,
         "serve",
-        *options,
+        *model,
+        "--drafter",
+        command.drafter,
+        *door,
         "--idle-exit",
         f"{command.idle_exit_s:g}",
         *command.arguments,

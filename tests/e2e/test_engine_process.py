@@ -159,7 +159,7 @@ def test_complete_starts_an_engine_and_joins_it(model: Path, tmp_path: Path) -> 
     file = tmp_path / "code.py"
     file.write_text("def f(self):\n    return self\n" * 20, "utf-8")
     environment = os.environ | {"XDG_RUNTIME_DIR": str(private_folder(tmp_path))}
-    environment |= {"SPECENGINE_DRAFTER": "suffix", "SPECENGINE_IDLE_EXIT_S": "20"}
+    environment |= {"SPECENGINE_DRAFTER": "suffix", "SPECENGINE_IDLE_EXIT_S": "3"}
     command = [*SPECENGINE, "complete", f"{file}:40:5", "--model", str(model), "--json"]
     command += ["--max-tokens", "5"]
     answers: list[dict[str, object]] = []
