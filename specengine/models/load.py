@@ -5,11 +5,11 @@ Only safetensors are read: they hold numbers and names, never code.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final, Literal, Protocol, cast
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -162,22 +162,28 @@ def _opened(path: Path, device: str) -> _SafeFile:
     return cast("_SafeFile", safe_open(path, framework="pt", device=device))
 
 
+class _Index(msgspec.Struct):
+    """What is read of a ``model.safetensors.index.json``."""
+
+    weight_map: dict[str, str]
+
+
 def _files_by_weight(folder: Path) -> dict[str, Path]:
     index = folder / "model.safetensors.index.json"
     single = folder / "model.safetensors"
     try:
         if index.exists():
-            names = json.loads(index.read_text("utf-8"))["weight_map"]
+            names = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
             return {weight: _inside(folder, name) for weight, name in names.items()}
         with _opened(single, "cpu") as file:
             return dict.fromkeys(file.keys(), single)
-    except (OSError, SafetensorError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, SafetensorError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LoadError(f"cannot read the weights in {folder}: {error}.") from error
 
 
 def _inside(folder: Path, name: str) -> Path:
-    if Path(name).name != name:
-        raise LoadError(f"{folder} names a weight file outside itself: {name!r}.")
+    if Path(name).name != name or not name.endswith(".safetensors"):
+        raise LoadError(f"{folder} names {name!r}, which is no .safetensors file of its own.")
     return folder / name
 
 
