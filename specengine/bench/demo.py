@@ -11,11 +11,10 @@ import statistics
 import sys
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from specengine.bench.editor import Editor, Ghost, start_editor
-from specengine.errors import ConfigError
+from specengine.bench.workloads import example_file
 
 WIDTH: Final = 88
 NUM_LINES_ABOVE: Final = 3
@@ -73,18 +72,6 @@ def demo() -> None:
     Raises:  SpecEngineError when the language server or the engine cannot start.
     """
     asyncio.run(Stage(sys.stdout.isatty() and "NO_COLOR" not in os.environ).play())
-
-
-def example_file() -> Path:
-    """Return the file that the scenes are written for.
-
-    Raises:  ConfigError when it was not installed.
-    """
-    package = Path(__file__).parent
-    for folder in (package / "data", package.parent.parent / "examples"):
-        if (file := folder / "job_queue.py").is_file():
-            return file
-    raise ConfigError("the demo's example file is missing.", hint="Install SpecEngine again.")
 
 
 class Stage:

@@ -41,6 +41,8 @@ class Ghost:
     """Behind the cursor; empty when there is no suggestion."""
     ms: float
     """From sending the request to its answer."""
+    request: int
+    """Its number in the server's trace."""
 
 
 class Editor:
@@ -53,6 +55,7 @@ class Editor:
         self._client = client
         self._uri = ""
         self._version = 0
+        self._num_requests = 0
         self._traces: asyncio.Queue[str] = asyncio.Queue()
         self._is_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -109,11 +112,12 @@ class Editor:
             types.TextDocumentIdentifier(self._uri),
             self._position(self.cursor),
         )
-        started = time.perf_counter()
+        self._num_requests += 1
+        request, started = self._num_requests, time.perf_counter()
         answer = await self._client.text_document_inline_completion_async(params)
         ms = (time.perf_counter() - started) * 1000
         items = answer.items if isinstance(answer, types.InlineCompletionList) else answer or []
-        return Ghost(self._behind_cursor(items[0]) if items else "", ms)
+        return Ghost(self._behind_cursor(items[0]) if items else "", ms, request)
 
     async def next_trace(self) -> str:
         """Return the log line of the next request that has not been returned yet."""

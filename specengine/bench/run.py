@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from specengine.bench import decode, infill
+from specengine.bench import decode, infill, keystrokes
 from specengine.bench.contestants import Contestant
 from specengine.bench.machine import describe
 from specengine.bench.own import OwnContestant, OwnEngine, load_own
@@ -22,7 +22,7 @@ from specengine.bench.peers import (
     load_transformers,
 )
 from specengine.bench.report import Report, table, write_report
-from specengine.bench.workloads import load_infillings, prompt_sets
+from specengine.bench.workloads import example_file, load_infillings, prompt_sets
 from specengine.settings import EngineSettings, load_settings
 
 Rows = Sequence[msgspec.Struct]
@@ -32,6 +32,7 @@ SETTINGS: Final = ("model", "drafter", "draft_model", "precision")
 
 DECODE_LIMIT: Final = 20
 INFILL_LIMIT: Final = 80
+TYPING_LIMIT: Final = 200
 
 
 def run(what: str, options: argparse.Namespace) -> None:
@@ -91,6 +92,11 @@ def _bench_infill(settings: EngineSettings, options: argparse.Namespace) -> Rows
     return infill.measure(own, infillings, settings.drafter, _show)
 
 
+def _bench_typing(settings: EngineSettings, options: argparse.Namespace) -> Rows:
+    example = keystrokes.Example.cut(example_file().read_text("utf-8"))
+    return keystrokes.measure(settings, example, options.limit or TYPING_LIMIT, _show)
+
+
 def _show(fraction: float, detail: str) -> None:
     """Say on a terminal how far it is; a pipe stays silent."""
     if sys.stderr.isatty():
@@ -103,4 +109,5 @@ def _show(fraction: float, detail: str) -> None:
 BENCHMARKS: Final[Mapping[str, Callable[[EngineSettings, argparse.Namespace], Rows]]] = {
     "decode": _bench_decode,
     "infill": _bench_infill,
+    "typing": _bench_typing,
 }

@@ -11,9 +11,12 @@ import gzip
 import importlib.resources
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
+
+from specengine.errors import ConfigError
 
 SETS: Final = ("humaneval", "edits")
 """Names of the sets that decoding is measured on."""
@@ -80,6 +83,18 @@ def load_problems() -> list[Problem]:
 def load_infillings() -> list[Infilling]:
     """Return the single-line infillings of problems 0 to 81, 441 of them."""
     return _load("infilling-single.jsonl.gz", Infilling)
+
+
+def example_file() -> Path:
+    """Return the Python file that is typed into.
+
+    Raises:  ConfigError when it was not installed.
+    """
+    package = Path(__file__).parent
+    for folder in (package / "data", package.parent.parent / "examples"):
+        if (file := folder / "job_queue.py").is_file():
+            return file
+    raise ConfigError("the example file is missing.", hint="Install SpecEngine again.")
 
 
 def _second_version(problem: Problem) -> str:
