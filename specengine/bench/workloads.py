@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.resources
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +100,8 @@ def example_file() -> Path:
 
 def _second_version(problem: Problem) -> str:
     start = problem.prompt.rfind(f"def {problem.entry_point}(")
-    header = problem.prompt[start:].replace(problem.entry_point, f"{problem.entry_point}_checked")
+    name = rf"\b{problem.entry_point}\b"
+    header = re.sub(name, f"{problem.entry_point}_checked", problem.prompt[start:])
     first_line = problem.canonical_solution.strip("\n").partition("\n")[0]
     return f"{problem.prompt}{problem.canonical_solution}\n\n{header}{first_line}"
 

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from specengine.bench import run as bench
+from specengine.errors import SettingsInvalid
+
+
+class Row(msgspec.Struct, frozen=True):
+    engine: str
+    speed: float
+
+
+def options(**changes: Any) -> argparse.Namespace:
+    names = ("model", "drafter", "draft_model", "precision", "limit", "json")
+    return argparse.Namespace(**{**dict.fromkeys(names), "runs": 3, **changes})
+
+
+@pytest.fixture
+def _fake_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "BENCHMARKS", {"decode": lambda settings, options: [Row("us", 2.0)]})
+
+
+@pytest.mark.usefixtures("_fake_benchmark")
+def test_rows_are_shown_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "rows.json"
+    bench.run("decode", options(json=file, limit=2))
+    assert capsys.readouterr().out == "\nengine  speed\nus       2.00\n"
+    content = json.loads(file.read_text("utf-8"))
+    assert content["rows"] == [{"engine": "us", "speed": 2.0}]
+    assert content["command"] == "specengine bench decode --limit 2 --runs 3"
+    assert content["machine"]["cpu"]
+
+
+@pytest.mark.usefixtures("_fake_benchmark")
+def test_wrong_setting_is_refused_before_anything_runs():
+    with pytest.raises(SettingsInvalid, match="precision"):
+        bench.run("decode", options(precision="int3"))
+
+
+def test_command_names_only_what_was_given():
+    text = bench.command_text("infill", options(draft_model="my model", precision="float32"))
+    assert text == ("specengine bench infill --draft-model 'my model' --precision float32 --runs 3")
+
+
+@pytest.mark.model
+def test_speculation_changes_no_text_of_the_default_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.setattr(bench, "has_transformers", lambda: False)
+    file = tmp_path / "rows.json"
+    bench.run("decode", options(limit=1, runs=1, json=file))
+    rows = json.loads(file.read_text("utf-8"))["rows"]
+    assert [(row["set"], row["drafter"]) for row in rows] == [
+        ("humaneval", "none"),
+        ("humaneval", "suffix"),
+        ("edits", "none"),
+        ("edits", "suffix"),
+    ]
+    assert [row["texts_differ"] for row in rows] == [0, 0, 0, 0]
+    assert "pip install" in capsys.readouterr().err

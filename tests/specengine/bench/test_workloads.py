@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import ast
+import importlib.resources
+
+from specengine.bench.workloads import (
+    edits,
+    example_file,
+    load_infillings,
+    load_problems,
+    prompt_sets,
+)
+
+
+def test_data_is_whole_and_has_its_licence():
+    assert len(load_problems()) == 164
+    assert len(load_infillings()) == 441
+    folder = importlib.resources.files("specengine.bench") / "data" / "humaneval"
+    assert "Permission is hereby granted" in (folder / "LICENSE").read_text("utf-8")
+
+
+def test_sets_hold_as_many_prompts_as_asked():
+    sets = prompt_sets(3)
+    assert [one.name for one in sets] == ["humaneval", "edits"]
+    assert [len(one.prompts) for one in sets] == [3, 3]
+
+
+def test_second_version_stops_behind_the_first_line_of_its_body():
+    problem = load_problems()[2]
+    prompt = edits(load_problems())[0]
+    assert prompt.startswith(problem.prompt + problem.canonical_solution)
+    assert prompt.endswith('    """\n    return number % 1.0')
+    assert prompt.count(f"def {problem.entry_point}_checked(") == 1
+
+
+def test_third_class_stops_behind_its_first_line():
+    prompt = edits(load_problems())[1]
+    assert prompt.splitlines()[-1] == "class BelowZero(Command):"
+    assert prompt.count("(Command):") == 3
+
+
+def test_edits_are_python_up_to_where_they_stop():
+    for prompt in edits(load_problems()):
+        try:
+            ast.parse(prompt)
+        except SyntaxError as error:
+            assert error.lineno is not None
+            assert error.lineno >= len(prompt.splitlines())
+
+
+def test_example_is_python_without_effects():
+    tree = ast.parse(example_file().read_text("utf-8"))
+    kinds = ast.Import | ast.ImportFrom | ast.Assign | ast.ClassDef | ast.FunctionDef | ast.Expr
+    assert all(isinstance(node, kinds) for node in tree.body)
