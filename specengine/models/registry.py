@@ -98,10 +98,11 @@ class Registry(msgspec.Struct, frozen=True):
         """
         if name_or_path in self.models:
             return self.models[name_or_path]
-        path = Path(name_or_path).expanduser()
-        if not path.exists():
+        try:
+            path = Path(name_or_path).expanduser().resolve(strict=True)
+        except (OSError, RuntimeError, ValueError):
+            # It does not exist, or cannot: a user that is none, a name too long, a null character.
             return self._missing(name_or_path)
-        path = path.resolve()
         if not path.is_dir() and path.suffix.lower() != ".gguf":
             raise ModelUnknown(f"{path} is no model.", hint="Give a folder or a .gguf file.")
         return ModelEntry(

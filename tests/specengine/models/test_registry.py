@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specengine.errors import ConfigError, ModelUnknown
@@ -177,6 +177,9 @@ def test_other_file_is_no_model(packaged: registry.Registry, tmp_path: Path) -> 
 
 
 @given(st.text(max_size=30))
+@example("~no such user")
+@example("a" * 5000)
+@example("a\0b")
 def test_any_text_is_a_model_or_unknown(packaged: registry.Registry, text: str) -> None:
     try:
         packaged.resolve(text)
