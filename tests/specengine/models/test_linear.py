@@ -6,9 +6,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from specengine.models.linear import CANDIDATE_WIDTHS, ROW_BLOCK, Linear, proven_widths
+from specengine.models.linear import (
+    CANDIDATE_WIDTHS,
+    ROW_BLOCK,
+    Linear,
+    pack,
+    product,
+    proven_widths,
+)
 
-DTYPES = (torch.float32, torch.bfloat16)
+Layout = Callable[[torch.Tensor], torch.Tensor]
+
+
+def plain(weight: torch.Tensor) -> torch.Tensor:
+    return weight
+
+
+LAYOUTS = [(torch.float32, plain), (torch.bfloat16, plain), (torch.bfloat16, pack)]
 PLAIN: Callable[..., torch.Tensor] = F.linear
 
 
@@ -46,25 +60,25 @@ def test_rows_are_products(num_rows: int, has_bias: bool) -> None:
     torch.testing.assert_close(proven(weight, bias)(rows), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "layout"), LAYOUTS)
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("shape", [(192, 64), (64, 96), (287, 64), (33, 50)])
 def test_row_has_the_same_bits_whatever_the_number_of_rows(
-    dtype: torch.dtype, has_bias: bool, shape: tuple[int, int]
+    dtype: torch.dtype, layout: Layout, has_bias: bool, shape: tuple[int, int]
 ) -> None:
     weight, rows = random(*shape, dtype=dtype), random(72, shape[1], dtype=dtype, seed=1)
-    linear = proven(weight, random(shape[0], dtype=dtype, seed=2) if has_bias else None)
+    linear = proven(layout(weight), random(shape[0], dtype=dtype, seed=2) if has_bias else None)
     every_row = torch.cat([linear(block) for block in torch.split(rows, ROW_BLOCK)])
     for num_rows in range(ROW_BLOCK, 73, ROW_BLOCK):
         assert torch.equal(linear(rows[:num_rows]), every_row[:num_rows])
         assert torch.equal(linear(rows[72 - num_rows :]), every_row[72 - num_rows :])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "layout"), LAYOUTS)
 def test_row_has_the_same_bits_wherever_it_stands_and_whatever_the_others(
-    dtype: torch.dtype,
+    dtype: torch.dtype, layout: Layout
 ) -> None:
-    linear = proven(random(64, 96, dtype=dtype))
+    linear = proven(layout(random(64, 96, dtype=dtype)))
     row = random(1, 96, dtype=dtype, seed=3)
     results: list[torch.Tensor] = []
     for at in range(2 * ROW_BLOCK):
@@ -72,6 +86,19 @@ def test_row_has_the_same_bits_wherever_it_stands_and_whatever_the_others(
         rows[at] = row
         results.append(linear(rows)[at])
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_packed_weight_gives_the_same_products(has_bias: bool) -> None:
+    weight, rows = (random(*shape, dtype=torch.bfloat16) for shape in ((24, 48), (8, 48)))
+    bias = random(24, dtype=torch.bfloat16) if has_bias else None
+    packed = product(rows, pack(weight), bias)
+    torch.testing.assert_close(packed, product(rows, weight, bias), atol=0.05, rtol=0.02)
+
+
+def test_float32_weights_are_not_packed() -> None:
+    weight = random(24, 48)
+    assert pack(weight) is weight
 
 
 def test_equal_columns_tie_exactly() -> None:
