@@ -161,12 +161,14 @@ async def start_editor(
     """Start the language server and greet it; end it with the context.
 
     ``settings`` are those that an editor would send at ``initialize``.
+
+    Raises:  EngineUnavailable when the server ends at once.
     """
     client = LanguageClient("specengine-editor", program_version())
     editor = Editor(client, on_progress)
     await client.start_io(*SERVER, env=dict(os.environ), limit=MAX_MESSAGE_BYTES)
     try:
-        await client.initialize_async(_greeting(settings))
+        await _greet(client, settings)
         client.initialized(types.InitializedParams())
         yield editor
     finally:
@@ -174,8 +176,15 @@ async def start_editor(
         with contextlib.suppress(TimeoutError, RuntimeError, OSError):
             async with asyncio.timeout(SHUTDOWN_S):
                 await client.shutdown_async(None)
-        client.exit(None)
+            client.exit(None)
         await client.stop()
+
+
+async def _greet(client: LanguageClient, settings: Mapping[str, object]) -> None:
+    try:
+        await client.initialize_async(_greeting(settings))
+    except (RuntimeError, OSError) as error:
+        raise EngineUnavailable(f"the language server has gone: {error}.") from error
 
 
 def _greeting(settings: Mapping[str, object]) -> types.InitializeParams:

@@ -41,11 +41,16 @@ def test_third_class_stops_behind_its_first_line():
 
 def test_edits_are_python_up_to_where_they_stop():
     for prompt in edits(load_problems()):
-        try:
-            ast.parse(prompt)
-        except SyntaxError as error:
-            assert error.lineno is not None
-            assert error.lineno >= len(prompt.splitlines())
+        assert first_wrong_line(prompt) >= len(prompt.splitlines())
+
+
+def first_wrong_line(source: str) -> int:
+    """Return the line where Python cannot go on, or the number of lines."""
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        return error.lineno or 0
+    return len(source.splitlines())
 
 
 def test_example_is_python_without_effects():
