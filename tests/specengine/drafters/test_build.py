@@ -29,7 +29,7 @@ def test_source_has_the_name_that_was_asked_for(known: Recipes, name: str, built
     assert build(name, known).name == built
 
 
-@pytest.mark.parametrize("name", ["", "sufix", "suffix+", "suffix+magic", "Suffix", " none"])
+@pytest.mark.parametrize("name", ["", "suffixx", "suffix+", "suffix+magic", "Suffix", " none"])
 def test_unknown_name_is_refused_with_those_that_exist(known: Recipes, name: str) -> None:
     with pytest.raises(SettingsInvalid) as caught:
         build(name, known)
