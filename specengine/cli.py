@@ -90,16 +90,14 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("decode", "infill", "typing"))
     _add_engine_options(parser)
-    parser.add_argument("--limit", type=int, help="problems or prompts to take")
-    parser.add_argument("--runs", type=int, default=3, help="interleaved repetitions")
+    parser.add_argument("--limit", type=int, help="prompts, lines or keys to take")
+    parser.add_argument("--runs", type=int, default=3, help="repetitions of decode")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
     parser.set_defaults(run=_bench)
 
 
 def _serve(options: argparse.Namespace) -> None:
-    # Before torch is loaded: threads that wait by spinning take the cores from the user's programs,
-    # and from each other when two engines run (a pass then took up to 10 times as long).
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _wait_without_spinning()
     from specengine.serve import Door, serve
     from specengine.settings import load_settings
 
@@ -188,6 +186,7 @@ def _check_model(options: argparse.Namespace) -> None:
 
 
 def _bench(options: argparse.Namespace) -> None:
+    _wait_without_spinning()
     from specengine.bench.run import run
 
     run(options.what, options)
@@ -197,6 +196,15 @@ def _demo(options: argparse.Namespace) -> None:
     from specengine.bench.demo import demo
 
     demo()
+
+
+def _wait_without_spinning() -> None:
+    """Set up torch's threads; call it before torch is loaded.
+
+    Threads that wait by spinning take the cores from the user's programs, and from each other when
+    two engines run (a pass then took up to 10 times as long).
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _show_progress(fraction: float, detail: str) -> None:

@@ -177,7 +177,17 @@ async def start_editor(
             async with asyncio.timeout(SHUTDOWN_S):
                 await client.shutdown_async(None)
             client.exit(None)
-        await client.stop()
+        await _end(client)
+
+
+async def _end(client: LanguageClient) -> None:
+    process = client._server
+    try:
+        async with asyncio.timeout(SHUTDOWN_S):
+            await client.stop()
+    except TimeoutError:
+        if process is not None and process.returncode is None:
+            process.kill()
 
 
 async def _greet(client: LanguageClient, settings: Mapping[str, object]) -> None:

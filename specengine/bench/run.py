@@ -23,6 +23,7 @@ from specengine.bench.peers import (
 )
 from specengine.bench.report import Report, table, write_report
 from specengine.bench.workloads import example_file, load_infillings, prompt_sets
+from specengine.errors import SettingsInvalid
 from specengine.settings import EngineSettings, load_settings
 
 Rows = Sequence[msgspec.Struct]
@@ -40,6 +41,9 @@ def run(what: str, options: argparse.Namespace) -> None:
 
     Raises:  SpecEngineError.
     """
+    for name in ("limit", "runs"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise SettingsInvalid(f"--{name} is {value}; it must be 1 or more.")
     # Described first: afterwards the load average is our own.
     machine = describe()
     settings = load_settings({name: getattr(options, name) for name in SETTINGS})

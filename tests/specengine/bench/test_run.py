@@ -44,6 +44,13 @@ def test_wrong_setting_is_refused_before_anything_runs():
         bench.run("decode", options(precision="int3"))
 
 
+@pytest.mark.usefixtures("_fake_benchmark")
+@pytest.mark.parametrize("name", ["limit", "runs"])
+def test_nothing_to_measure_is_refused(name: str):
+    with pytest.raises(SettingsInvalid, match=f"--{name} is 0"):
+        bench.run("decode", options(**{name: 0}))
+
+
 def test_command_names_only_what_was_given():
     text = bench.command_text("infill", options(draft_model="my model", precision="float32"))
     assert text == ("specengine bench infill --draft-model 'my model' --precision float32 --runs 3")
