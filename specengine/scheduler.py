@@ -11,13 +11,15 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from specengine.decoding.session import Counts
 from specengine.errors import EngineBusy, InternalFault, RequestError
 from specengine.protocol import CancelCause, Complete, StopReason
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Scheduler:
             if old.key.client == job.key.client and is_same:
                 self._cancel(old, CancelCause.SUPERSEDED)
         if len(self._waiting) >= self._max_waiting:
-            job.on_failed(EngineBusy(f"{self._max_waiting} requests wait already."))
+            self._tell(job.on_failed, EngineBusy(f"{self._max_waiting} requests wait already."))
             return
         self._waiting.append(job)
 
@@ -192,7 +194,7 @@ class Scheduler:
     def _emit(self, job: Job, text: str) -> None:
         if text:
             job.texts.append(text)
-            job.on_text(text)
+            self._tell(job.on_text, text)
 
     def _cancel(self, job: Job, cause: CancelCause) -> None:
         self._end(job, StopReason.CANCELLED, cause)
@@ -201,7 +203,7 @@ class Scheduler:
         if reason is not StopReason.CANCELLED and job.session is not None:
             self._emit(job, job.session.finish_text())
         self._remove(job)
-        job.on_done(self._outcome(job, reason, cause))
+        self._tell(job.on_done, self._outcome(job, reason, cause))
 
     def _outcome(self, job: Job, reason: StopReason, cause: CancelCause | None) -> Outcome:
         now, session = self._clock(), job.session
@@ -218,7 +220,7 @@ class Scheduler:
 
     def _fail(self, job: Job, error: RequestError) -> None:
         self._remove(job)
-        job.on_failed(error)
+        self._tell(job.on_failed, error)
 
     def _fault(self, job: Job) -> None:
         logger.exception("request %d of client %d failed", job.key.request, job.key.client)
@@ -227,5 +229,15 @@ class Scheduler:
     def _remove(self, job: Job) -> None:
         jobs = self._running if job in self._running else self._waiting
         jobs.remove(job)
-        if job.session is not None:
-            job.session.close()
+        try:
+            if job.session is not None:
+                job.session.close()
+        except Exception:
+            logger.exception("request %d did not close cleanly", job.key.request)
+
+    def _tell(self, listener: Callable[[T], None], what: T) -> None:
+        """Answer a request; a listener with a bug must not end the others' requests."""
+        try:
+            listener(what)
+        except Exception:
+            logger.exception("an answer could not be delivered")

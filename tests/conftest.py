@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+# Before torch is loaded: threads that wait by spinning stop each other when the machine is busy.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from pathlib import Path
 
 import pytest

@@ -12,8 +12,8 @@ from typing import Final
 
 from specengine.cache.kv_cache import KVCache
 
-MAX_DISCARD: Final = 256
-"""A slot is taken over in place unless that forgets more rows than this; then it is copied."""
+MIN_SHARED: Final = 0.5
+"""A slot is taken over in place if the prefix is at least this share of it; else it is copied."""
 
 
 class Slot:
@@ -86,7 +86,7 @@ class PrefixCache:
 
     def _place_for(self, best: Slot | None, length: int, free: list[Slot]) -> Slot:
         """Return the slot to use: the best match, an empty one, or the one unused for longest."""
-        if best is not None and length > 0 and best.cache.length - length <= MAX_DISCARD:
+        if best is not None and 0 < best.cache.length * MIN_SHARED <= length:
             return best
         if len(self._slots) < self._num_slots:
             self._slots.append(Slot(self._new_cache()))

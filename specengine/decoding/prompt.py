@@ -8,7 +8,7 @@ stored KV stays of use.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from specengine.decoding.forced_text import ForcedText, Vocabulary, safe_boundary
 from specengine.models.registry import ModelEntry
@@ -19,6 +19,12 @@ CUT_STEPS: Final = 4
 
 SUFFIX_SHARE: Final = 4
 """At most one token in four goes to the suffix."""
+
+CHARS_PER_TOKEN: Final = 16
+"""Text beyond so many characters a token is cut before it is tokenised, which takes its time."""
+
+
+S = TypeVar("S", str, tuple[int, ...])
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,14 @@ class PromptLayout:
 
     def lay_out(self, prefix: str, suffix: str, *, heal: bool = True) -> Prompt:
         """Return the prompt for a cursor between two texts."""
-        kept, healed = self._split(prefix, heal=heal)
+        max_chars = self._max_tokens * CHARS_PER_TOKEN
+        kept, healed = self._split(_last(prefix, max_chars), heal=heal)
         forced_bytes = b"".join(map(self._tokenizer.token_bytes, healed))
         forced = ForcedText(self._tokenizer, self._vocabulary, forced_bytes)
         if self._fim is None or not suffix:
             ids = self._begin + _last(kept, self._max_tokens - len(self._begin))
         else:
-            ids = self._begin + self._fill_in(kept, suffix, self._fim)
+            ids = self._begin + self._fill_in(kept, suffix[:max_chars], self._fim)
         # Only a token can be continued: an empty text begins where a document begins.
         return Prompt(ids or (min(self._tokenizer.end_ids, default=0),), healed, forced)
 
@@ -82,9 +89,10 @@ class PromptLayout:
         return (prefix_id, *before, suffix_id, *after, middle_id)
 
 
-def _last(token_ids: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
-    excess = len(token_ids) - max_tokens
+def _last(parts: S, max_len: int) -> S:
+    """Return the end of a text or of its tokens; its beginning moves in steps."""
+    excess = len(parts) - max_len
     if excess <= 0:
-        return token_ids
-    step = max(1, max_tokens // CUT_STEPS)
-    return token_ids[-(-excess // step) * step :]
+        return parts
+    step = max(1, max_len // CUT_STEPS)
+    return parts[-(-excess // step) * step :]

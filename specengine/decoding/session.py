@@ -89,6 +89,7 @@ class Session:
         self._num_hidden_bytes = len(self.prompt.forced.remaining)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._is_closed = False
+        self._has_drafter_failed = False
 
     @property
     def written_ids(self) -> tuple[int, ...]:
@@ -151,11 +152,14 @@ class Session:
         if self._forced.remaining:
             healed = self.prompt.healed_ids[len(self.written_ids) :]
             return Draft.chain(healed[:room], HEALING)
+        if self._has_drafter_failed:
+            return NOTHING
         try:
             draft = self.drafter.propose(self._token_ids, room)
         except Exception:
             # A drafter can only cost time. The request goes on without it; the log has the bug.
             logger.exception("a drafter failed; this request goes on without drafts")
+            self._has_drafter_failed = True
             return NOTHING
         return draft.cut(self.models.vocab_size, room)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from specengine.draft import NOTHING, Draft
@@ -17,14 +18,17 @@ class CompositeDrafts:
 
     def start(self, prompt_ids: Sequence[int]) -> CompositeDrafter:
         """Return a drafter over one drafter of each source."""
-        return CompositeDrafter([source.start(prompt_ids) for source in self._sources])
+        with contextlib.ExitStack() as started:
+            drafters = [_start(source, prompt_ids, started) for source in self._sources]
+            return CompositeDrafter(drafters, started.pop_all())
 
 
 class CompositeDrafter:
     """Asks one drafter after the other."""
 
-    def __init__(self, drafters: Sequence[Drafter]) -> None:
+    def __init__(self, drafters: Sequence[Drafter], started: contextlib.ExitStack) -> None:
         self._drafters = drafters
+        self._started = started
 
     def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
         """Return the first draft that is not empty."""
@@ -35,6 +39,13 @@ class CompositeDrafter:
         return NOTHING
 
     def close(self) -> None:
-        """Close all of them."""
-        for drafter in self._drafters:
-            drafter.close()
+        """Close all of them, also when one of them fails to."""
+        self._started.close()
+
+
+def _start(
+    source: DrafterSource, prompt_ids: Sequence[int], started: contextlib.ExitStack
+) -> Drafter:
+    drafter = source.start(prompt_ids)
+    started.callback(drafter.close)
+    return drafter

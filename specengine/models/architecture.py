@@ -172,4 +172,6 @@ def _scaling(rope: _Rope, path: Path) -> Llama3Scaling | None:
     if kind != "llama3" or None in numbers:
         raise LoadError(f"{path} scales rope by {kind!r}; this engine knows default and llama3.")
     factor, low, high, original = (number or 0 for number in numbers)
+    if factor <= 0 or not 0 < low < high or original <= 0:
+        raise LoadError(f"{path} has rope factors that give no frequencies: {numbers}.")
     return Llama3Scaling(factor, low, high, int(original))

@@ -194,10 +194,10 @@ def _read_weights(
 
     def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         # Layers share shapes, and a kernel is chosen by shape: one proof serves them all.
-        shape, packed = tuple(weight.shape), pack(weight)
-        if shape not in widths:
-            widths[shape] = proven_widths(packed, bias)
-        return Linear(packed, bias, widths[shape])
+        kind, packed = (*weight.shape, bias is not None), pack(weight)
+        if kind not in widths:
+            widths[kind] = proven_widths(packed, bias)
+        return Linear(packed, bias, widths[kind])
 
     embedding = reader.matrix("model.embed_tokens.weight", sizes.vocab_size, sizes.hidden_size)
     layers: list[Layer] = []
@@ -222,7 +222,7 @@ def _read_layer(
     hidden, inner, head_dim = sizes.hidden_size, sizes.intermediate_size, sizes.head_dim
     mlp, attention = f"{name}.mlp", f"{name}.self_attn"
     gate_up = [reader.matrix(f"{mlp}.{part}_proj.weight", inner, hidden) for part in ("gate", "up")]
-    has_head_norms = reader.has(f"{attention}.q_norm.weight")
+    has_head_norms = sizes.family == "qwen3"
 
     def head_norm(part: str) -> torch.Tensor | None:
         if not has_head_norms:
@@ -246,7 +246,7 @@ def _read_qkv(
     reader: _TensorReader, sizes: Architecture, name: str
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return q, k and v as one weight and bias, the rotated dimensions of q and k in pairs."""
-    has_bias = reader.has(f"{name}.q_proj.bias")
+    has_bias = sizes.family == "qwen2"
     weights: list[torch.Tensor] = []
     biases: list[torch.Tensor] = []
     for part, num_heads in (

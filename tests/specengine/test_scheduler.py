@@ -295,3 +295,18 @@ def test_whatever_happens_each_request_has_one_answer(seed: int) -> None:
     desk.run()
     assert desk.answered == set(range(1, 60))
     desk.check_all_closed()
+
+
+def test_a_listener_with_a_bug_harms_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+
+    def fail(what: object) -> None:
+        raise ZeroDivisionError("a bug in a listener")
+
+    message = Complete(request=9, document="z", prefix="", max_tokens=2)
+    desk.scheduler.add(Job(Key(1, 9), message, fail, fail, fail, 0.0))
+    desk.add(1)
+    desk.run()
+    assert desk.done[1].stop_reason is StopReason.LENGTH
+    assert "could not be delivered" in caplog.text
+    desk.check_all_closed()

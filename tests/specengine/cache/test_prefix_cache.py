@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from specengine.cache.kv_cache import TILE, KVCache, KVShape
-from specengine.cache.prefix_cache import MAX_DISCARD, PrefixCache, Slot
+from specengine.cache.prefix_cache import PrefixCache, Slot
 
 SHAPE = KVShape(1, 1, 1, torch.float32, torch.device("cpu"))
 CAPACITY = 4 * TILE
 NUM_SLOTS = 3
 
-LONG = list(range(1, MAX_DISCARD + 100))
+LONG = list(range(1, 356))
 
 
 def new_cache() -> KVCache:
@@ -184,3 +184,17 @@ def test_leasing_more_slots_than_there_are_is_a_bug() -> None:
     prefixes.lease([1])
     with pytest.raises(AssertionError, match="no free slot"):
         prefixes.lease([1])
+
+
+@pytest.mark.parametrize(("num_common", "is_kept"), [(3, True), (40, True), (60, False)])
+def test_a_sequence_is_taken_over_only_by_one_that_shares_half_of_it(
+    num_common: int, is_kept: bool
+) -> None:
+    """What grows along takes over; what merely begins alike gets a copy."""
+    prefixes = PrefixCache(new_cache, NUM_SLOTS)
+    first = list(range(1, 101))
+    store(prefixes, first)
+    store(prefixes, [*first[:num_common], *range(500, 520)])
+    again = prefixes.lease([*first, 999])
+    assert again.cache.length == (100 if is_kept else num_common)
+    assert stored_in(again) == first[: again.cache.length]

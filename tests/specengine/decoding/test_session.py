@@ -139,6 +139,7 @@ def test_a_drafter_that_raises_costs_its_drafts_only(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.ERROR):
         session = new_session(new_models(), ScriptedDrafts(adversaries.bungler))
         assert run(session) == expected
+    assert len(caplog.records) == 1, "it is not asked again"
     assert "a drafter failed" in caplog.text
     assert session.counts.drafted == 0
 

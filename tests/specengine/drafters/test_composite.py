@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from specengine.draft import NOTHING, Draft
 from specengine.drafters.composite import CompositeDrafts
-from tests.specengine.tiny import ScriptedDrafts
+from tests.specengine.tiny import ScriptedDrafter, ScriptedDrafts
 
 
 def test_name_joins_the_names() -> None:
@@ -24,3 +28,37 @@ def test_every_drafter_is_closed_once() -> None:
     sources = [ScriptedDrafts([]), ScriptedDrafts([])]
     CompositeDrafts(sources).start([9]).close()
     assert [source.started[0].num_closed for source in sources] == [1, 1]
+
+
+class StubbornDrafter(ScriptedDrafter):
+    def close(self) -> None:
+        raise RuntimeError("cannot close")
+
+
+class BadDrafts:
+    """A source that cannot start, or whose drafters cannot close."""
+
+    name = "bad"
+
+    def __init__(self, *, can_start: bool) -> None:
+        self._can_start = can_start
+
+    def start(self, prompt_ids: Sequence[int]) -> StubbornDrafter:
+        if not self._can_start:
+            raise RuntimeError("cannot start")
+        return StubbornDrafter([])
+
+
+def test_a_source_that_cannot_start_leaves_no_other_open() -> None:
+    good = ScriptedDrafts([])
+    with pytest.raises(RuntimeError, match="cannot start"):
+        CompositeDrafts([good, BadDrafts(can_start=False)]).start([1])
+    assert good.started[0].num_closed == 1
+
+
+def test_all_are_closed_when_one_cannot_be() -> None:
+    good = ScriptedDrafts([])
+    drafter = CompositeDrafts([good, BadDrafts(can_start=True)]).start([1])
+    with pytest.raises(RuntimeError, match="cannot close"):
+        drafter.close()
+    assert good.started[0].num_closed == 1
