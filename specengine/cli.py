@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"specengine: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. Python would complain again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -36,7 +36,7 @@ class Limits:
     """When a completion ends at the latest, and how wide a pass may be."""
 
     max_tokens: int
-    """Written tokens, healed ones not counted."""
+    """Written tokens; one that writes nothing but what stands before the cursor does not count."""
     num_draft_tokens: int
 
 
@@ -88,6 +88,7 @@ class Session:
         self._forced: ForcedText = self.prompt.forced
         self._num_hidden_bytes = len(self.prompt.forced.remaining)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._num_written = 0
         self._is_closed = False
         self._has_drafter_failed = False
 
@@ -178,13 +179,15 @@ class Session:
 
     def _commit(self, num_before: int) -> str:
         """Take over the new tokens up to where the completion ends; return their text."""
-        max_len = len(self.prompt.token_ids) + len(self.prompt.healed_ids) + self.limits.max_tokens
         for at in range(num_before, len(self._token_ids)):
-            if self.models.ends_text(self._token_ids[at]):
+            token_id = self._token_ids[at]
+            if self.models.ends_text(token_id):
                 self._end(at, StopReason.END_TOKEN)
                 break
-            self._forced = self._forced.after(self._token_ids[at])
-            if at + 1 >= max_len:
+            num_bytes = len(self.models.tokenizer.token_bytes(token_id))
+            self._num_written += num_bytes > len(self._forced.remaining)
+            self._forced = self._forced.after(token_id)
+            if self._num_written == self.limits.max_tokens:
                 self._end(at + 1, StopReason.LENGTH)
                 break
         return self._new_text(self._token_ids[num_before:])
