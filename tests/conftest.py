@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-# Before torch is loaded: threads that wait by spinning stop each other when the machine is busy.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Before torch is loaded: threads that spin for long stop each other when the machine is busy.
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 from pathlib import Path
 
