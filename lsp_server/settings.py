@@ -58,6 +58,9 @@ class CompletionSettings:
     """Seed of a sampled suggestion."""
     max_debounce_ms: float = 20.0
     """Pause before a request of a user who types fast; 0 turns it off."""
+    patience_ms: float = 400.0
+    """An automatic request is answered after so long with the whole lines that are there, or with
+    the first one that comes; the rest follows when they are accepted. 0 waits for the end."""
     ignored_files: tuple[str, ...] = (".env*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*")
     """File names, as globs, whose text never reaches the engine."""
 

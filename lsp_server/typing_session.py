@@ -64,6 +64,8 @@ class Run:
         """LF; what is forced first, then what has come."""
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the text is final; the engine's ``Done`` may still be under way."""
+        self.has_line: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when there is a whole line to show, or nothing more to wait for."""
         self.finished: asyncio.Future[Done | None] = asyncio.get_running_loop().create_future()
         """The engine's last word, None if it failed."""
         self.error: SpecEngineError | None = None
@@ -88,6 +90,11 @@ class Run:
         return self.text[len(to_lf(self._typed)) :]
 
     @property
+    def whole_lines(self) -> str:
+        """The part of ``remaining`` that ends with a line."""
+        return self.remaining.rpartition("\n")[0]
+
+    @property
     def is_running(self) -> bool:
         """Whether more text may come."""
         return not self.settled.done()
@@ -98,6 +105,9 @@ class Run:
         if typed is None or not self._agrees(typed):
             return False
         self._typed = typed
+        if self.is_running and self.has_line.done() and not self.whole_lines.strip():
+            # The lines so far are accepted; whoever asks next waits for another one.
+            self.has_line = asyncio.get_running_loop().create_future()
         return True
 
     def cancel(self, cause: CancelCause) -> None:
@@ -158,6 +168,8 @@ class Run:
             self._settle()
         elif not self._agrees(self._typed):
             self.cancel(CancelCause.SUPERSEDED)
+        elif self.whole_lines.strip():
+            _resolve(self.has_line)
 
     def _take_done(self, done: Done) -> None:
         if not self.is_running:
@@ -173,8 +185,13 @@ class Run:
         return min((end for end in ends if end is not None), default=None)
 
     def _settle(self) -> None:
-        if not self.settled.done():
-            self.settled.set_result(None)
+        _resolve(self.settled)
+        _resolve(self.has_line)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 @dataclass

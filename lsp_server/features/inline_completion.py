@@ -141,8 +141,10 @@ class _Request:
             return self._finish(view, cached, Outcome.CACHED, "cached")
         if run is not None:
             self._own(run)
-            if not await ticket.wait(run.settled):
+            if not await self._wait_for_text(run, ticket):
                 return self._superseded(ticket)
+            if not run.settled.done():
+                return self._finish(view, run.whole_lines, Outcome.ADOPTED, "whole_lines")
             if run.error is None and not run.is_refuted:
                 return self._finish(view, run.remaining, Outcome.ADOPTED, "adopted")
         return await self._ask(view, ticket)
@@ -160,8 +162,11 @@ class _Request:
             return self._empty("engine_unavailable")
         run = self._start(view, client)
         self._own(run)
-        if not await ticket.wait(run.settled):
+        if not await self._wait_for_text(run, ticket):
             return self._superseded(ticket)
+        if not run.settled.done():
+            # The run goes on; it answers whoever accepts these lines or types along.
+            return self._finish(view, run.whole_lines, Outcome.SHOWN, "whole_lines")
         if run.error is not None:
             raise run.error
         if run.is_refuted:
@@ -171,6 +176,15 @@ class _Request:
         return self._finish(
             view, run.remaining, Outcome.SHOWN, done.stop_reason if done is not None else "stopped"
         )
+
+    async def _wait_for_text(self, run: Run, ticket: Ticket) -> bool:
+        """Wait for the whole text, or after some time for a line; return whether it is wanted."""
+        patience_ms = self.state.settings.completion.patience_ms
+        if self.record.trigger == "invoked" or patience_ms <= 0:
+            return await ticket.wait(run.settled)
+        if await ticket.wait(run.settled, patience_ms / 1000):
+            return True
+        return await ticket.wait(run.has_line)
 
     def _start(self, view: _View, client: EngineClient) -> Run:
         completion = self.state.settings.completion

@@ -161,7 +161,7 @@ def play(
             await engine.kill()
 
     async def run() -> Editor:
-        async with asyncio.timeout(8), stage() as editor:
+        async with asyncio.timeout(60), stage() as editor:
             await scene(editor, editor.engine)
         return editor
 
@@ -239,6 +239,29 @@ def test_agreeing_keys_are_served_by_one_run(tmp_path: Path):
 
     editor = play(tmp_path, scene)
     assert [r["outcome"] for r in editor.trace()] == ["superseded", "adopted", "cached"]
+
+
+def test_whole_lines_are_shown_before_the_end_and_the_rest_after_they_are_accepted(tmp_path: Path):
+    async def scene(editor: Editor, engine: FakeEngine) -> None:
+        first = editor.ask(1, 4)
+        request = await engine.next_request()
+        request.write("if a:\n        return b\n    re")
+        assert text_of(await first) == "if a:\n        return b"
+        editor.type(1, 4, "if a:\n        return b")
+        second = editor.ask(2, 16)
+        await editor.all_received()
+        request.write("turn a + b\n")
+        assert text_of(await second) == "\n    return a + b"
+        assert not request.cancelled.done()
+        assert engine.num_requests == 1
+        request.finish()
+
+    options: dict[str, object] = {"completion": {"maxDebounceMs": 0, "patienceMs": 1}}
+    editor = play(tmp_path, scene, options)
+    assert [(r["outcome"], r["exit"]) for r in editor.trace()] == [
+        ("shown", "whole_lines"),
+        ("adopted", "whole_lines"),
+    ]
 
 
 def test_cancel_of_the_editor_reaches_the_engine(tmp_path: Path):
