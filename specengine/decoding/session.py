@@ -185,7 +185,9 @@ class Session:
                 self._end(at, StopReason.END_TOKEN)
                 break
             num_bytes = len(self.models.tokenizer.token_bytes(token_id))
-            self._num_written += num_bytes > len(self._forced.remaining)
+            num_forced = len(self._forced.remaining)
+            # A token without bytes counts too, or a model that writes nothing else never ends.
+            self._num_written += num_bytes > num_forced or num_forced == 0
             self._forced = self._forced.after(token_id)
             if self._num_written == self.limits.max_tokens:
                 self._end(at + 1, StopReason.LENGTH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -221,3 +222,16 @@ def test_half_a_character_is_held_back_until_it_is_whole_or_the_text_ends() -> N
     assert session.stop_reason is StopReason.LENGTH
     assert session.finish_text() == "\ufffd"
     session.close()
+
+
+def test_tokens_without_text_count_so_that_every_completion_ends() -> None:
+    """A padded vocabulary has ids that stand for nothing."""
+    prompt = LAYOUT.lay_out("ab", "", heal=False)
+    at, unused = len(prompt.token_ids), tiny_tokenizer().special_id("<begin>")
+    target = ScriptedTarget(dict.fromkeys(range(at, at + 9), unused))
+    tokenizer = copy.copy(tiny_tokenizer())
+    tokenizer.special_ids = frozenset()
+    models = replace(new_models(), target=target, tokenizer=tokenizer)
+    session = new_session(models, prefix="ab", heal=False, max_tokens=4)
+    run(session)
+    assert session.written_ids == (unused,) * 4
