@@ -59,6 +59,10 @@ class Status:
     waiting: int = 0
 
 
+class _Closed(Exception):
+    """Loading is broken off, because the engine is being closed."""
+
+
 class Engine:
     """Models, scheduler and their thread."""
 
@@ -131,6 +135,8 @@ class Engine:
     def _run(self) -> None:
         try:
             self._load()
+        except _Closed:
+            return
         except SpecEngineError as error:
             self._fail(str(error))
         except Exception as error:
@@ -173,6 +179,8 @@ class Engine:
     def _progress(self, progress: float, detail: str) -> None:
         # A request that comes, goes or is superseded meanwhile must not wait for the model.
         self._drain(block=False)
+        if self._is_closing:
+            raise _Closed
         is_news = progress - self._status.progress >= 0.01 or detail != self._status.detail
         if is_news:
             self._publish(EngineState.LOADING, progress, detail)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -318,3 +318,22 @@ def test_closing_answers_what_is_open(settings: EngineSettings) -> None:
     engine.close()
     outcome = answer.result(WAIT_S)
     assert outcome.stop_reason in {StopReason.CANCELLED, StopReason.LENGTH}
+
+
+def test_closing_does_not_wait_for_a_long_download(
+    settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun = threading.Event()
+
+    def download(entry: object, on_progress: Callable[[float, str], None]) -> Path:
+        while True:
+            on_progress(0.1, "downloading")
+            has_begun.set()
+
+    monkeypatch.setattr(engine_module, "ensure_model", download)
+    engine = Engine(settings, lambda status: None)
+    engine.start()
+    assert has_begun.wait(WAIT_S)
+    answer = Client(engine).send("x")
+    engine.close()
+    assert answer.result(WAIT_S).cause is CancelCause.SHUTDOWN
