@@ -26,47 +26,78 @@ EXP_BLOCK: Final = 64
 """Sizes are padded to a multiple of this for exp, whose vector and tail loops round differently."""
 
 
-def visibility(start: int, groups: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return the additive mask of ``ROW_BLOCK`` rows at positions ``start``, and so on.
+def visibility(
+    start: int, num_rows: int, groups: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Return the additive mask of rows at positions ``start``, ``start`` + 1 and so on.
 
-    Shapes:  [tiles, 1, groups * ROW_BLOCK, TILE]; tiles cover the last row's own position.
+    Shapes:  ``num_rows`` is blocks * ROW_BLOCK; result
+        [tiles, blocks, 1, groups * ROW_BLOCK, TILE], with tiles up to the last row's position.
     """
-    num_tiles = (start + ROW_BLOCK - 1) // TILE + 1
-    positions = torch.arange(start, start + ROW_BLOCK, device=device)
-    keys = torch.arange(num_tiles * TILE, device=device).view(num_tiles, 1, TILE)
-    mask = torch.zeros(num_tiles, ROW_BLOCK, TILE, dtype=dtype, device=device)
-    mask.masked_fill_(keys > positions[:, None], HIDDEN)
-    return mask.repeat(1, groups, 1)[:, None]
+    num_tiles = (start + num_rows - 1) // TILE + 1
+    positions = torch.arange(start, start + num_rows, device=device).view(-1, ROW_BLOCK, 1)
+    keys = torch.arange(num_tiles * TILE, device=device).view(num_tiles, 1, 1, TILE)
+    mask = torch.zeros(num_tiles, len(positions), ROW_BLOCK, TILE, dtype=dtype, device=device)
+    mask.masked_fill_(keys > positions, HIDDEN)
+    return mask.repeat(1, 1, groups, 1)[:, :, None]
 
 
 def attend(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """Return the attention of one block of rows.
+    """Return the attention of some blocks of rows.
 
-    Shapes:  queries [ROW_BLOCK, H, D]; keys, values [tiles, KV, TILE, D]; mask as ``visibility``
-        gives it, with H = groups * KV; result [ROW_BLOCK, H * D].
+    Shapes:  queries [blocks * ROW_BLOCK, H, D]; keys, values [tiles, KV, TILE, D]; mask as
+        ``visibility`` gives it, with H = groups * KV; result [blocks * ROW_BLOCK, H * D].
     """
     num_rows, num_heads, head_dim = queries.shape
     num_tiles, num_kv_heads = keys.shape[:2]
-    groups = num_heads // num_kv_heads
+    num_blocks, groups = num_rows // ROW_BLOCK, num_heads // num_kv_heads
     # The query heads that share a K/V head are rows of one call: K/V need no copy per head.
-    folded = queries.view(num_rows, num_kv_heads, groups, head_dim).permute(1, 2, 0, 3)
-    folded = folded.reshape(1, num_kv_heads, groups * num_rows, head_dim)
-    folded = folded.expand(num_tiles, -1, -1, -1)
+    folded = queries.view(num_blocks, ROW_BLOCK, num_kv_heads, groups, head_dim)
+    folded = folded.permute(0, 2, 3, 1, 4).reshape(num_blocks, num_kv_heads, -1, head_dim)
     # Rows of padding may lie behind the last tile of a cache; no other row sees that far.
-    outputs, sums = _attend_tiles(folded, keys, values, mask[:num_tiles])
+    outputs, sums = _attend_blocks(folded, keys, values, mask[:num_tiles])
     joined = outputs[0] if num_tiles == 1 else _join(outputs, sums)
-    unfolded = joined.view(num_kv_heads, groups, num_rows, head_dim).permute(2, 0, 1, 3)
-    return unfolded.reshape(num_rows, num_heads * head_dim).to(queries.dtype)
+    unfolded = joined.view(num_blocks, num_kv_heads, groups, ROW_BLOCK, head_dim)
+    unfolded = unfolded.permute(0, 3, 1, 2, 4).reshape(num_rows, num_heads * head_dim)
+    return unfolded.to(queries.dtype)
+
+
+def _attend_blocks(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return outputs [tiles, blocks, KV, G * T, D] and sums [tiles, blocks, KV, G * T].
+
+    One call takes all tiles of a block, or all blocks of a tile: whichever needs no copy of K/V.
+    Either way each pair of them is computed by itself, in the same shape.
+    """
+    num_blocks, num_tiles = queries.shape[0], keys.shape[0]
+    if num_blocks == 1:
+        per_tile = queries.expand(num_tiles, -1, -1, -1)
+        outputs, sums = _attend_tiles(per_tile, keys, values, mask[:, 0])
+        return outputs[:, None], sums[:, None]
+    results = [
+        _attend_tiles(
+            queries,
+            keys[tile].expand(num_blocks, -1, -1, -1),
+            values[tile].expand(num_blocks, -1, -1, -1),
+            mask[tile],
+        )
+        for tile in range(num_tiles)
+    ]
+    if num_tiles == 1:
+        return results[0][0][None], results[0][1][None]
+    return torch.stack([outputs for outputs, _ in results]), torch.stack([s for _, s in results])
 
 
 def _attend_tiles(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return for each tile its normalised output and the log of its sum of exponentials.
+    """Return for each pair its normalised output and the log of its sum of exponentials.
 
-    Shapes:  queries [tiles, KV, G * T, D]; outputs likewise; sums [tiles, KV, G * T], float32.
+    Shapes:  queries [pairs, KV, G * T, D]; keys, values [pairs, KV, TILE, D]; mask
+        [pairs, 1, G * T, TILE]; outputs as queries; sums [pairs, KV, G * T], float32.
     """
     scale = queries.shape[-1] ** -0.5
     if queries.device.type == "cpu":

@@ -80,9 +80,9 @@ class Decoder:
         padded = token_ids + [0] * (-num_rows % ROW_BLOCK)
         hidden = self.weights.embedding[torch.tensor(padded, device=self.device)].float()
         rotation = self._rotation(start, len(padded))
-        masks = [self._mask(start + offset) for offset in range(0, len(padded), ROW_BLOCK)]
+        mask = self._mask(start, len(padded))
         for index, layer in enumerate(self.weights.layers):
-            hidden.add_(self.attention(layer, index, hidden, rotation, masks, cache, num_rows))
+            hidden.add_(self.attention(layer, index, hidden, rotation, mask, cache, num_rows))
             hidden.add_(self._mlp(layer, hidden))
         cache.advance(num_rows)
         return self._logits(hidden[num_rows - num_logits : num_rows])
@@ -93,7 +93,7 @@ class Decoder:
         index: int,
         hidden: torch.Tensor,
         rotation: torch.Tensor,
-        masks: list[torch.Tensor],
+        mask: torch.Tensor,
         cache: KVCache,
         num_rows: int,
     ) -> torch.Tensor:
@@ -103,11 +103,7 @@ class Decoder:
         """
         queries, keys, values = self.project(layer, hidden, rotation)
         cache.write(index, keys[:num_rows], values[:num_rows])
-        outputs = [
-            attend(block, *cache.tiles(index, mask.shape[0]), mask)
-            for block, mask in zip(torch.split(queries, ROW_BLOCK), masks, strict=True)
-        ]
-        return layer.output(outputs[0] if len(outputs) == 1 else torch.cat(outputs))
+        return layer.output(attend(queries, *cache.tiles(index, mask.shape[0]), mask))
 
     def project(
         self, layer: Layer, hidden: torch.Tensor, rotation: torch.Tensor
@@ -145,9 +141,9 @@ class Decoder:
         turned = torch.polar(torch.ones_like(angles), angles)
         return turned.to(torch.complex64).to(self.device)[:, None]
 
-    def _mask(self, start: int) -> torch.Tensor:
+    def _mask(self, start: int, num_rows: int) -> torch.Tensor:
         groups = self.architecture.num_heads // self.architecture.num_kv_heads
-        return visibility(start, groups, self.dtype, self.device)
+        return visibility(start, num_rows, groups, self.dtype, self.device)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         num_rows = hidden.shape[0]

@@ -157,7 +157,7 @@ class StockDecoder(Decoder):
         index: int,
         hidden: torch.Tensor,
         rotation: torch.Tensor,
-        masks: list[torch.Tensor],
+        mask: torch.Tensor,
         cache: KVCache,
         num_rows: int,
     ) -> torch.Tensor:

@@ -38,10 +38,10 @@ class Text:
 
     def block(self, start: int, num_tiles: int | None = None) -> torch.Tensor:
         """Return the attention of a block, over some tiles or as many as it needs."""
-        mask = visibility(start, self.groups, self.dtype, CPU)
+        mask = visibility(start, ROW_BLOCK, self.groups, self.dtype, CPU)
         num_tiles = num_tiles or mask.shape[0]
         more = max(0, num_tiles - mask.shape[0])
-        mask = F.pad(mask, (0, 0, 0, 0, 0, 0, 0, more), value=HIDDEN)
+        mask = F.pad(mask, (0, 0, 0, 0, 0, 0, 0, 0, 0, more), value=HIDDEN)
         keys, values = _tiles(self.keys)[:num_tiles], _tiles(self.values)[:num_tiles]
         return attend(self.queries[start : start + ROW_BLOCK], keys, values, mask)
 
@@ -107,6 +107,22 @@ def test_what_lies_behind_a_row_does_not_matter(dtype: torch.dtype, start: int) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [(4, 2), (9, 3)])
+@pytest.mark.parametrize("start", [0, TILE - 20, 2 * TILE - 8])
+def test_blocks_have_the_same_bits_alone_and_together(
+    dtype: torch.dtype, heads: tuple[int, int], start: int
+) -> None:
+    """Four blocks of a prompt, also where they lie on both sides of a tile's border."""
+    text = Text(dtype, *heads)
+    num_rows = 4 * ROW_BLOCK
+    mask = visibility(start, num_rows, text.groups, dtype, CPU)
+    tiles = _tiles(text.keys)[: mask.shape[0]], _tiles(text.values)[: mask.shape[0]]
+    together = attend(text.queries[start : start + num_rows], *tiles, mask)
+    alone = [text.block(start + offset) for offset in range(0, num_rows, ROW_BLOCK)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_rows", [1, 5])
 def test_padding_may_lie_behind_the_last_tile(dtype: torch.dtype, num_rows: int) -> None:
     """The last rows of a full cache stand in a block that reaches past its end."""
@@ -117,10 +133,10 @@ def test_padding_may_lie_behind_the_last_tile(dtype: torch.dtype, num_rows: int)
 
 @pytest.mark.parametrize("start", [0, 3, TILE - ROW_BLOCK, TILE - ROW_BLOCK + 1, TILE, 700])
 def test_row_sees_itself_and_what_is_before_it(start: int) -> None:
-    mask = visibility(start, 3, torch.float32, CPU)
+    mask = visibility(start, ROW_BLOCK, 3, torch.float32, CPU)
     num_tiles = (start + ROW_BLOCK - 1) // TILE + 1
-    assert mask.shape == (num_tiles, 1, 3 * ROW_BLOCK, TILE)
-    seen = (mask == 0).squeeze(1).transpose(0, 1).flatten(1)
+    assert mask.shape == (num_tiles, 1, 1, 3 * ROW_BLOCK, TILE)
+    seen = (mask == 0)[:, 0, 0].transpose(0, 1).flatten(1)
     expected = torch.arange(num_tiles * TILE) <= torch.arange(start, start + ROW_BLOCK)[:, None]
     assert torch.equal(seen, expected.repeat(3, 1))
     assert set(mask.unique().tolist()) <= {0.0, float(torch.tensor(HIDDEN))}
@@ -132,7 +148,7 @@ def test_cpu_kernel_does_what_the_reference_does(
     dtype: torch.dtype, tolerance: float, start: int
 ) -> None:
     text = Text(dtype)
-    mask = visibility(start, text.groups, dtype, CPU)
+    mask = visibility(start, ROW_BLOCK, text.groups, dtype, CPU)[:, 0]
     queries = text.queries[start : start + ROW_BLOCK].unflatten(1, (2, text.groups))
     queries = queries.permute(1, 2, 0, 3).flatten(1, 2).expand(mask.shape[0], -1, -1, -1)
     tiles = _tiles(text.keys)[: mask.shape[0]], _tiles(text.values)[: mask.shape[0]]
