@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml models.toml | $(BIN)/python
 	$(BIN)/specengine models pull smollm2-135m
 	@touch $@
 
-demo: setup ## complete some code and show what speculation saved
+demo: setup ## type into a real file and show each suggestion
 	$(BIN)/specengine demo
 
 check: setup ## format, lint, types, layers, spelling

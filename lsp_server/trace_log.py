@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import platformdirs
@@ -18,6 +19,9 @@ import platformdirs
 from specengine.protocol import Done, TokenCounts
 
 logger = logging.getLogger(__name__)
+
+LEAST_SHOWN_MS: Final = 0.5
+"""Phases below it are left out of the readable line."""
 
 
 class Outcome(StrEnum):
@@ -91,16 +95,23 @@ def encode_record(record: TraceRecord) -> bytes:
 
 
 def readable(record: TraceRecord) -> str:
-    """Return the record as one line for people."""
-    ms, tokens = record.ms, record.tokens
-    return (
-        f"#{record.request} v{record.document_version} {record.language} {record.trigger}"
-        f" {record.scope or '-'}: {record.outcome} ({record.exit}) {ms.total:.0f} ms"
-        f" [debounce {ms.debounce:.0f}, context {ms.context:.1f}, queue {ms.queue:.0f},"
-        f" prefill {ms.prefill:.0f}, draft {ms.draft:.0f}, verify {ms.verify:.0f},"
-        f" postprocess {ms.postprocess:.1f}] {tokens.emitted} tokens in {record.steps} steps,"
-        f" accepted {tokens.accepted}/{tokens.drafted}, reused {tokens.reused}/{tokens.prompt}"
+    """Return the record as one line for people; what is zero is left out."""
+    reason = f" ({record.exit})" if record.exit != record.outcome else ""
+    scope = f" {record.scope}" if record.scope else ""
+    asked = (
+        f"#{record.request} v{record.document_version} {record.language} {record.trigger}{scope}"
     )
+    line = f"{asked}: {record.outcome}{reason} {record.ms.total:.0f} ms"
+    spent = msgspec.structs.asdict(record.ms).items()
+    phases = [f"{name} {ms:.0f}" for name, ms in spent if name != "total" and ms >= LEAST_SHOWN_MS]
+    if phases:
+        line += f" [{', '.join(phases)}]"
+    tokens = record.tokens
+    if record.steps:
+        line += f" {tokens.emitted} tokens in {record.steps} steps"
+        line += f", accepted {tokens.accepted}/{tokens.drafted}"
+        line += f", reused {tokens.reused}/{tokens.prompt}"
+    return line
 
 
 @dataclass

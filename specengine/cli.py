@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="specengine", description="Self-hosted inline code completion."
     )
+    parser.add_argument("--version", action="version", version=f"specengine {_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="run an engine"))
     _add_complete(commands.add_parser("complete", help="complete at a place of a file"))
@@ -71,7 +72,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 def _add_complete(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", metavar="PATH:LINE:COLUMN", help="both count from 1")
     _add_engine_options(parser)
-    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=64, help="default: 64")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -91,7 +92,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=("decode", "infill", "typing"))
+    parser.add_argument("what", choices=("decode", "infill", "typing"), help="what to measure")
     _add_engine_options(parser)
     parser.add_argument("--limit", type=int, help="prompts, lines or keys to take")
     parser.add_argument("--runs", type=int, default=3, help="repetitions of decode")
@@ -161,10 +162,16 @@ def _list_models(options: argparse.Namespace) -> None:
     from specengine.models.convert import list_models
 
     known = registry.load()
+    print(f"{'model':24}{'here':12}{'fills in':10}{'draft model':24}licence")
     for status in list_models(known):
-        here = f"{status.size_bytes / 2**20:.0f} MiB here" if status.folder else "not here"
-        mark = "*" if status.name == known.default else " "
-        print(f"{mark} {status.name:24} {here:14} {status.licence or '?':12} {status.source}")
+        entry = known.get(status.name)
+        name = f"{status.name} *" if status.name == known.default else status.name
+        here = f"{status.size_bytes / 1e6:.0f} MB" if status.folder else "-"
+        fills_in = "yes" if entry.fim else "-"
+        print(f"{name:24}{here:12}{fills_in:10}{entry.draft or '-':24}{status.licence or '?'}")
+    print(
+        "\n* default. fills in: reads the text behind the cursor too. Not here: fetched when used."
+    )
 
 
 def _pull_model(options: argparse.Namespace) -> None:
@@ -209,6 +216,12 @@ def _spin_briefly() -> None:
     A few microseconds bridge the gaps within a pass just as well.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("specengine")
 
 
 def _show_progress(fraction: float, detail: str) -> None:

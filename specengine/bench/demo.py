@@ -9,7 +9,6 @@ import asyncio
 import os
 import statistics
 import sys
-import textwrap
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +19,7 @@ WIDTH: Final = 88
 NUM_LINES_ABOVE: Final = 3
 """Lines of the file that are shown above what is typed."""
 
-NUM_AGREEING: Final = 6
+NUM_AGREEING: Final = 3
 """Keys that are typed as the suggestion says."""
 
 IDLE_EXIT_S: Final = 120
@@ -96,7 +95,7 @@ class Stage:
             self._end_loading()
             for number, scene in enumerate(SCENES, 1):
                 await self._play_scene(editor, number, scene, text)
-        self._say("\nEach line in brackets is what the editor's log shows of a request.")
+        self._say("\nEach line with a # is what the editor's log shows of a request.")
 
     async def _play_scene(self, editor: Editor, number: int, scene: Scene, text: str) -> None:
         at = text.index(scene.after) + len(scene.after)
@@ -126,7 +125,8 @@ class Stage:
             f"\n  Typing {keys!r}, as it says: {num_cached} of {len(keys)} keys answered without "
             f"the model,\n  {statistics.median(times_ms):.1f} ms each"
         )
-        self._show_trace(traces[-1])
+        for trace in traces:
+            self._show_trace(trace)
         editor.delete(len(keys))
 
     async def _type_instead(self, editor: Editor, text: str) -> None:
@@ -152,9 +152,7 @@ class Stage:
         self._say(f"\n  {told} after {ghost.ms:.0f} ms")
 
     def _show_trace(self, trace: str) -> None:
-        lines = textwrap.wrap(f"[{trace}]", WIDTH - 4)
-        for line in lines:
-            self._say(f"    {self._styled(DIM, line)}")
+        self._say(f"  {self._styled(DIM, trace)}")
 
     def _show_loading(self, fraction: float, what: str) -> None:
         """Draw one line on a terminal; a pipe gets the first only."""

@@ -76,6 +76,12 @@ def test_line_for_people_names_outcome_and_time():
     assert "accepted 3/4, reused 8/9" in line
 
 
+def test_line_for_people_leaves_out_what_did_not_happen():
+    cached = TraceRecord(7, 0.0, trigger="automatic", language="python", document_version=3)
+    cached.outcome, cached.exit = Outcome.CACHED, "cached"
+    assert readable(cached) == "#7 v3 python automatic: cached 0 ms"
+
+
 def test_default_file_is_in_the_users_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_path().name == "trace.jsonl"

@@ -71,8 +71,9 @@ def test_every_scene_shows_ghost_text_and_trace(capsys: pytest.CaptureFixture[st
         assert f"{number}. {scene.title}" in shown
     assert shown.count("<return 1>") == 2 * len(SCENES)
     assert shown.count("       | <        + 2>") == 2 * len(SCENES)
-    assert shown.count("6 of 6 keys answered without the model") == len(SCENES)
-    assert "[#1 v1 python automatic block: shown]" in shown
+    assert shown.count("3 of 3 keys answered without the model") == len(SCENES)
+    # The suggestion, three keys that agree, and one that does not: a line each.
+    assert shown.count("python automatic block: shown\n") == 5 * len(SCENES)
     assert max(map(len, shown.splitlines())) <= 100
     assert "\x1b" not in shown
 

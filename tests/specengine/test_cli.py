@@ -1,0 +1,35 @@
+"""What the command prints; what it starts is tested with real processes in tests/e2e."""
+
+from __future__ import annotations
+
+import pytest
+
+from specengine.cli import main
+
+
+def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("specengine 0.")
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["bench", "fly"], ["models"]])
+def test_unknown_or_missing_commands_are_refused_with_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: specengine" in capsys.readouterr().err
+
+
+def test_models_are_listed_with_their_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setenv("SPECENGINE_CACHE", str(tmp_path))
+    main(["models", "list"])
+    lines = capsys.readouterr().out.splitlines()
+    (default,) = (line for line in lines if "smollm2-135m *" in line)
+    assert default.split() == ["smollm2-135m", "*", "-", "-", "-", "Apache-2.0"]
+    assert any(line.startswith("qwen2.5-coder-7b") and "yes" in line for line in lines)
