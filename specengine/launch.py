@@ -187,7 +187,7 @@ def places_of(command: EngineCommand) -> Places:
     Engines of another protocol version or environment have other files, and so never meet.
     """
     parts = (
-        command.model,
+        absolute_model(command.model),
         command.drafter,
         *command.arguments,
         "tcp" if command.use_tcp else "unix",
@@ -199,6 +199,20 @@ def places_of(command: EngineCommand) -> Places:
     if not command.use_tcp and len(os.fsencode(places.socket)) > MAX_SOCKET_PATH_BYTES:
         return Places(_private_folder(_temporary_folder()), name)
     return places
+
+
+def absolute_model(text: str) -> str:
+    """Return a model as an engine with another working directory finds it; names stay names.
+
+    Raises:  ConfigError when its home folder or the working directory is not there.
+    """
+    is_path = "/" in text or os.sep in text or text.startswith("~")
+    if not is_path and not text.lower().endswith(".gguf"):
+        return text
+    try:
+        return str(Path(text).expanduser().absolute())
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"the model {text!r} cannot be found: {error}.") from error
 
 
 def address_of(command: EngineCommand, places: Places) -> Address:
@@ -222,7 +236,7 @@ def command_line(command: EngineCommand, places: Places) -> list[str]:
         if command.use_tcp
         else ["--socket", str(places.socket)]
     )
-    model = ["--model", command.model] if command.model else []
+    model = ["--model", absolute_model(command.model)] if command.model else []
     return [
         *command.program,
         "serve",

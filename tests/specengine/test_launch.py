@@ -19,6 +19,7 @@ from specengine.launch import (
     MAX_SOCKET_PATH_BYTES,
     EngineCommand,
     Launcher,
+    absolute_model,
     address_of,
     command_line,
     places_of,
@@ -162,6 +163,36 @@ def test_command_line_says_where_to_listen():
         "engine", "serve", "--model", "m", "--drafter", "none",
         "--socket", str(places.socket), "--idle-exit", "60", "--threads", "2",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["./tiny", "tiny/", "models/../tiny", "tiny.gguf", "Tiny.GGUF"])
+def test_path_of_a_model_is_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+):
+    """The engine has another working directory than whoever starts it."""
+    monkeypatch.chdir(tmp_path)
+    assert absolute_model(text) == str(tmp_path / text)
+    command = EngineCommand(text)
+    line = command_line(command, places_of(command))
+    assert line[line.index("--model") + 1] == str(tmp_path / text)
+    assert places_of(command) == places_of(EngineCommand(str(tmp_path / text)))
+
+
+def test_model_in_the_home_folder_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert absolute_model("~/tiny") == str(tmp_path / "tiny")
+
+
+@pytest.mark.parametrize("text", ["", "tiny", "qwen2.5-coder-0.5b"])
+def test_name_of_a_model_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str):
+    (tmp_path / "tiny").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert absolute_model(text) == text
+
+
+def test_home_folder_of_nobody_is_told():
+    with pytest.raises(ConfigError, match="~nosuchuser/tiny"):
+        absolute_model("~nosuchuser/tiny")
 
 
 def test_engine_on_a_port_writes_its_address():
