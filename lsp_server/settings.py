@@ -28,8 +28,9 @@ class EngineSettings:
 
     model: str = ""
     """A name from models.toml, a folder, or a .gguf file; empty is the default of models.toml."""
-    drafter: str = "auto"
-    """How tokens are drafted; ``none`` decodes one at a time."""
+    drafter: str = ""
+    """How tokens are drafted; ``none`` decodes one at a time. Empty is the engine's own choice:
+    engine.toml, else ``auto``."""
     socket: str = ""
     """Path of the socket of an engine that runs already; empty starts or joins our own."""
     arguments: tuple[str, ...] = ()

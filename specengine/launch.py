@@ -48,7 +48,8 @@ class EngineCommand:
 
     model: str = ""
     """Empty is the default of models.toml."""
-    drafter: str = "auto"
+    drafter: str = ""
+    """Empty is the engine's own choice: engine.toml, else auto."""
     arguments: tuple[str, ...] = ()
     """Further ones, as they stand on a command line."""
     idle_exit_s: float = 1800.0
@@ -237,12 +238,12 @@ def command_line(command: EngineCommand, places: Places) -> list[str]:
         else ["--socket", str(places.socket)]
     )
     model = ["--model", absolute_model(command.model)] if command.model else []
+    drafter = ["--drafter", command.drafter] if command.drafter else []
     return [
         *command.program,
         "serve",
         *model,
-        "--drafter",
-        command.drafter,
+        *drafter,
         *door,
         "--idle-exit",
         f"{command.idle_exit_s:g}",

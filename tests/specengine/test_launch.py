@@ -195,6 +195,12 @@ def test_home_folder_of_nobody_is_told():
         absolute_model("~nosuchuser/tiny")
 
 
+def test_drafter_is_left_to_the_engine_unless_named():
+    """Else its engine.toml and environment would never count."""
+    command = EngineCommand("m")
+    assert "--drafter" not in command_line(command, places_of(command))
+
+
 def test_engine_on_a_port_writes_its_address():
     command = EngineCommand("m", use_tcp=True)
     places = places_of(command)
