@@ -98,7 +98,7 @@ class Session:
         return tuple(self._token_ids[len(self.prompt.token_ids) :])
 
     def advance(self) -> str:
-        """Make one forward pass and return the text that it added."""
+        """Make one forward pass, of target or draft model, and return the text that it added."""
         assert self.stop_reason is None, "the completion has ended"
         assert not self._is_closed, "the session is closed"
         slot = self._slot or self._lease()
@@ -136,6 +136,8 @@ class Session:
         started = self.clock()
         draft = self._draft(num_pending)
         self.counts.draft_ms += self._ms_since(started)
+        if draft is None:
+            return ""
         started = self.clock()
         verdict = loop.step(self.models.target, slot.cache, self._token_ids, draft, self._choose)
         if num_pending > 1:
@@ -148,7 +150,8 @@ class Session:
             self.counts.accepted += len(verdict.accepted)
         return self._commit(num_before)
 
-    def _draft(self, num_pending: int) -> Draft:
+    def _draft(self, num_pending: int) -> Draft | None:
+        """Return what to verify, or None if the drafter needs another pass for it."""
         room = loop.draft_room(num_pending, self.limits.num_draft_tokens)
         if self._forced.remaining:
             healed = self.prompt.healed_ids[len(self.written_ids) :]
@@ -162,7 +165,7 @@ class Session:
             logger.exception("a drafter failed; this request goes on without drafts")
             self._has_drafter_failed = True
             return NOTHING
-        return draft.cut(self.models.vocab_size, room)
+        return None if draft is None else draft.cut(self.models.vocab_size, room)
 
     def _choose(self, logits: torch.Tensor, draft: Draft) -> list[int]:
         """Return the target's token behind the last committed one and behind each drafted one."""

@@ -15,10 +15,12 @@ from specengine.draft import Draft
 class Drafter(Protocol):
     """Guesses how the text of one request goes on. A wrong guess costs time, never text."""
 
-    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
         """Return a draft that continues ``token_ids``, of at most ``max_tokens``.
 
-        ``token_ids`` are prompt and committed tokens. They only grow from call to call.
+        ``token_ids`` are prompt and committed tokens. They only grow from call to call. A drafter
+        makes at most one forward pass a call, so that a cancel is seen after it; None says that the
+        draft is not ready, and asks to be called again with the same arguments.
         """
         ...
 

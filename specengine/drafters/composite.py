@@ -30,11 +30,11 @@ class CompositeDrafter:
         self._drafters = drafters
         self._started = started
 
-    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
-        """Return the first draft that is not empty."""
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
+        """Return the first draft that is not empty; wait for one that is not ready."""
         for drafter in self._drafters:
             draft = drafter.propose(token_ids, max_tokens)
-            if len(draft):
+            if draft is None or len(draft):
                 return draft
         return NOTHING
 

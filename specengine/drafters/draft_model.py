@@ -15,8 +15,8 @@ from specengine.errors import ModelsIncompatible
 from specengine.models.decoder import Decoder
 from specengine.models.tokenizer import Tokenizer
 
-CATCH_UP_ROWS: Final = 128
-"""Tokens that the draft model reads in one call, so that a cancel is never far."""
+CATCH_UP_ROWS: Final = 32
+"""Tokens that the draft model reads in one pass."""
 
 
 class ModelDrafts:
@@ -50,27 +50,31 @@ class ModelDrafter:
         self._slot: Slot = prefixes.lease(prompt_ids)
         self._known = list(self._slot.token_ids)
         """Tokens whose rows the cache holds, drafted ones among them."""
+        self._drafted: list[int] = []
+        """What there is of the draft that is being made."""
+        self._base_len = 0
+        """Length of the text that it continues."""
 
-    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
         """Return the draft model's greedy continuation, ended by an end token at the latest.
 
-        While it is behind by more than ``CATCH_UP_ROWS`` it reads and proposes nothing.
+        A pass reads a piece of what it has not read yet, or drafts one token.
         """
         max_tokens = min(max_tokens, self._slot.cache.capacity - len(token_ids))
         if max_tokens <= 0:
             return NOTHING
-        self._rewind(token_ids)
-        pending = list(token_ids[len(self._known) :])
+        if not self._drafted or len(token_ids) != self._base_len:
+            self._rewind(token_ids)
+            self._drafted, self._base_len = [], len(token_ids)
+        pending = self._drafted[-1:] or list(token_ids[len(self._known) :])
         if len(pending) > CATCH_UP_ROWS:
             self._forward(pending[:CATCH_UP_ROWS], num_logits=0)
-            return NOTHING
-        drafted: list[int] = []
-        while len(drafted) < max_tokens:
-            drafted.append(self._forward(pending, num_logits=1))
-            if drafted[-1] in self._end_ids:
-                break
-            pending = drafted[-1:]
-        return Draft.chain(drafted, ModelDrafts.name)
+            return None
+        self._drafted.append(self._forward(pending, num_logits=1))
+        if len(self._drafted) < max_tokens and self._drafted[-1] not in self._end_ids:
+            return None
+        draft, self._drafted = Draft.chain(self._drafted, ModelDrafts.name), []
+        return draft
 
     def close(self) -> None:
         """Give the slot back; its rows serve the next request."""

@@ -14,16 +14,13 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-import torch.nn.functional as F
 
 from specengine.cache.kv_cache import TILE
 from specengine.models.linear import ROW_BLOCK
+from specengine.models.rowwise import exp
 
 HIDDEN: Final = -1e30
 """Added to masked scores; finite, so that a tile without visible keys stays free of NaN."""
-
-EXP_BLOCK: Final = 64
-"""Sizes are padded to a multiple of this for exp, whose vector and tail loops round differently."""
 
 
 def visibility(
@@ -118,7 +115,7 @@ def reference_tiles(
 
 
 def _join(outputs: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
-    weights = _exp(sums - sums.amax(0))
+    weights = exp(sums - sums.amax(0))
     weighted = outputs.float() * weights[..., None]
     total, norm = weighted[0], weights[0]
     # One tile after the other: a reduction over tiles would group them by their number.
@@ -126,9 +123,3 @@ def _join(outputs: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
         total = total + weighted[tile]
         norm = norm + weights[tile]
     return total / norm[..., None]
-
-
-def _exp(values: torch.Tensor) -> torch.Tensor:
-    flat = values.flatten()
-    padded = F.pad(flat, (0, -flat.numel() % EXP_BLOCK))
-    return padded.exp()[: flat.numel()].view_as(values)

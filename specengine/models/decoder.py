@@ -18,6 +18,7 @@ from specengine.cache.kv_cache import KVCache, KVShape
 from specengine.models.architecture import Architecture, rope_frequencies
 from specengine.models.attention import attend, visibility
 from specengine.models.linear import ROW_BLOCK, Linear
+from specengine.models.rowwise import rotate, silu
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,17 @@ class Weights:
     layers: tuple[Layer, ...]
     final_norm: torch.Tensor
     head: Linear
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What all layers of one forward pass share."""
+
+    cache: KVCache
+    num_rows: int
+    """Rows that are real; the others are padding."""
+    rotation: torch.Tensor
+    mask: torch.Tensor
 
 
 class Decoder:
@@ -79,31 +91,22 @@ class Decoder:
         start = cache.length
         padded = token_ids + [0] * (-num_rows % ROW_BLOCK)
         hidden = self.weights.embedding[torch.tensor(padded, device=self.device)].float()
-        rotation = self._rotation(start, len(padded))
-        mask = self._mask(start, len(padded))
+        rotation, mask = self._rotation(start, len(padded)), self._mask(start, len(padded))
+        shared = Pass(cache, num_rows, rotation, mask)
         for index, layer in enumerate(self.weights.layers):
-            hidden.add_(self.attention(layer, index, hidden, rotation, mask, cache, num_rows))
+            hidden.add_(self.attention(layer, index, hidden, shared))
             hidden.add_(self._mlp(layer, hidden))
         cache.advance(num_rows)
         return self._logits(hidden[num_rows - num_logits : num_rows])
 
     def attention(
-        self,
-        layer: Layer,
-        index: int,
-        hidden: torch.Tensor,
-        rotation: torch.Tensor,
-        mask: torch.Tensor,
-        cache: KVCache,
-        num_rows: int,
+        self, layer: Layer, index: int, hidden: torch.Tensor, shared: Pass
     ) -> torch.Tensor:
-        """Store the keys and values of a layer's rows and return what the rows attend to.
-
-        Shapes:  hidden [T, hidden] with T padded; ``num_rows`` of them are real.
-        """
-        queries, keys, values = self.project(layer, hidden, rotation)
-        cache.write(index, keys[:num_rows], values[:num_rows])
-        return layer.output(attend(queries, *cache.tiles(index, mask.shape[0]), mask))
+        """Store the keys and values of a layer's rows and return what the rows attend to."""
+        queries, keys, values = self.project(layer, hidden, shared.rotation)
+        shared.cache.write(index, keys[: shared.num_rows], values[: shared.num_rows])
+        tiles = shared.cache.tiles(index, shared.mask.shape[0])
+        return layer.output(attend(queries, *tiles, shared.mask))
 
     def project(
         self, layer: Layer, hidden: torch.Tensor, rotation: torch.Tensor
@@ -116,12 +119,12 @@ class Decoder:
         queries_keys, values = qkv[:, :num_qk], qkv[:, num_qk:]
         if layer.query_norm is not None and layer.key_norm is not None:
             queries_keys = self._head_norms(queries_keys, layer.query_norm, layer.key_norm)
-        queries_keys = _rotate(queries_keys, rotation).to(self.dtype)
+        queries_keys = rotate(queries_keys, rotation).to(self.dtype)
         return queries_keys[:, : sizes.num_heads], queries_keys[:, sizes.num_heads :], values
 
     def _mlp(self, layer: Layer, hidden: torch.Tensor) -> torch.Tensor:
         gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
-        return layer.down(F.silu(gate) * up)
+        return layer.down(silu(gate) * up)
 
     def _norm(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(rows, weight.shape, weight, self.architecture.norm_eps).to(self.dtype)
@@ -152,9 +155,3 @@ class Decoder:
         padded = F.pad(hidden, (0, 0, 0, -num_rows % ROW_BLOCK))
         normed = self._norm(padded, self.weights.final_norm)
         return self.weights.head(normed)[:num_rows].float()
-
-
-def _rotate(rows: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
-    # A pair of neighbouring dimensions is one complex number: rotation is one multiplication.
-    pairs = torch.view_as_complex(torch.unflatten(rows.float(), -1, (-1, 2)))
-    return torch.view_as_real(pairs * rotation).flatten(-2)

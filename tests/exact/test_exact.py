@@ -25,7 +25,7 @@ from specengine.drafters.draft_model import ModelDrafts
 from specengine.drafters.none import NoDrafts
 from specengine.drafters.suffix import SuffixDrafts
 from specengine.models import registry
-from specengine.models.decoder import Decoder, Layer
+from specengine.models.decoder import Decoder, Layer, Pass
 from specengine.models.load import load_decoder
 from specengine.models.tokenizer import Tokenizer
 from specengine.sampling import Sampling
@@ -152,16 +152,10 @@ class StockDecoder(Decoder):
     """The same decoder with one stock attention call over exactly the keys that there are."""
 
     def attention(
-        self,
-        layer: Layer,
-        index: int,
-        hidden: torch.Tensor,
-        rotation: torch.Tensor,
-        mask: torch.Tensor,
-        cache: KVCache,
-        num_rows: int,
+        self, layer: Layer, index: int, hidden: torch.Tensor, shared: Pass
     ) -> torch.Tensor:
-        queries, keys, values = self.project(layer, hidden, rotation)
+        cache, num_rows = shared.cache, shared.num_rows
+        queries, keys, values = self.project(layer, hidden, shared.rotation)
         cache.write(index, keys[:num_rows], values[:num_rows])
         start, cache.length = cache.length, cache.length + num_rows
         all_keys, all_values = (rows.transpose(0, 1)[None] for rows in cache.rows(index))

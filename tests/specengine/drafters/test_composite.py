@@ -62,3 +62,23 @@ def test_all_are_closed_when_one_cannot_be() -> None:
     with pytest.raises(RuntimeError, match="cannot close"):
         drafter.close()
     assert good.started[0].num_closed == 1
+
+
+class ThinkingDrafter:
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class ThinkingDrafts:
+    name = "thinking"
+
+    def start(self, prompt_ids: Sequence[int]) -> ThinkingDrafter:
+        return ThinkingDrafter()
+
+
+def test_a_preferred_drafter_that_is_not_ready_is_waited_for() -> None:
+    drafter = CompositeDrafts([ThinkingDrafts(), ScriptedDrafts([[1]])]).start([9])
+    assert drafter.propose([9], 4) is None

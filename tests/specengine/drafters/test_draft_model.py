@@ -28,6 +28,13 @@ def model() -> Decoder:
     return tiny_decoder()
 
 
+def proposal(drafter: ModelDrafter, token_ids: Sequence[int], max_tokens: int) -> Draft:
+    """Ask until the draft is ready."""
+    while (draft := drafter.propose(token_ids, max_tokens)) is None:
+        pass
+    return draft
+
+
 def drafts(model: Decoder, end_ids: Sequence[int] = (), capacity: int = 256) -> ModelDrafts:
     return ModelDrafts(model, frozenset(end_ids), NUM_SLOTS, capacity)
 
@@ -36,7 +43,7 @@ def test_it_drafts_what_the_model_would_write(model: Decoder) -> None:
     written = greedy(model, PROMPT, 12)
     drafter = drafts(model).start(PROMPT)
     for at in range(0, 12, 4):
-        draft = drafter.propose([*PROMPT, *written[:at]], 4)
+        draft = proposal(drafter, [*PROMPT, *written[:at]], 4)
         assert draft == Draft.chain(written[at : at + 4], "draft_model")
 
 
@@ -45,40 +52,34 @@ def test_it_is_right_again_after_rejections(model: Decoder) -> None:
     drafter = drafts(model).start(PROMPT)
     token_ids = list(PROMPT)
     for num_accepted, next_id in ((2, 42), (0, 43), (5, 44), (0, 45)):
-        draft = drafter.propose(token_ids, 5)
+        draft = proposal(drafter, token_ids, 5)
         assert list(draft.token_ids) == greedy(model, token_ids, 5)
         token_ids += [*draft.token_ids[:num_accepted], next_id]
 
 
 def test_tokens_of_passes_without_it_are_read_later(model: Decoder) -> None:
     drafter = drafts(model).start(PROMPT)
-    drafter.propose(PROMPT, 3)
+    proposal(drafter, PROMPT, 3)
     token_ids = [*PROMPT, 50, 51, 52, 53, 54, 55]
-    assert list(drafter.propose(token_ids, 3).token_ids) == greedy(model, token_ids, 3)
+    assert list(proposal(drafter, token_ids, 3).token_ids) == greedy(model, token_ids, 3)
 
 
 def test_asked_twice_it_says_the_same(model: Decoder) -> None:
     drafter = drafts(model).start(PROMPT)
-    assert drafter.propose(PROMPT, 3) == drafter.propose(PROMPT, 3)
+    assert proposal(drafter, PROMPT, 3) == proposal(drafter, PROMPT, 3)
 
 
 def test_draft_ends_with_an_end_token(model: Decoder) -> None:
     written = greedy(model, PROMPT, 6)
     assert len(set(written)) == 6
     drafter = drafts(model, end_ids=[written[2], 999]).start(PROMPT)
-    assert list(drafter.propose(PROMPT, 6).token_ids) == written[:3]
+    assert list(proposal(drafter, PROMPT, 6).token_ids) == written[:3]
 
 
-def test_long_prompt_is_read_in_pieces_without_drafts(model: Decoder) -> None:
-    prompt = (PROMPT * 40)[: 2 * CATCH_UP_ROWS + 10]
-    drafter = drafts(model, capacity=512).start(prompt)
-    assert drafter.propose(prompt, 4) == NOTHING
-    assert drafter.propose(prompt, 4) == NOTHING
-    assert list(drafter.propose(prompt, 4).token_ids) == greedy(model, prompt, 4)
-
-
-def test_pieces_are_of_a_bounded_size(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cancel is seen between passes, so none may read a whole prompt."""
+def test_each_call_makes_at_most_one_pass_of_bounded_size(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel is seen between calls, so none may read a whole prompt or make a whole draft."""
     num_rows: list[int] = []
     forward = Decoder.forward
 
@@ -89,33 +90,41 @@ def test_pieces_are_of_a_bounded_size(model: Decoder, monkeypatch: pytest.Monkey
         return forward(self, token_ids, cache, num_logits=num_logits)
 
     monkeypatch.setattr(Decoder, "forward", counted)
-    prompt = (PROMPT * 40)[: CATCH_UP_ROWS + 1]
+    prompt = (PROMPT * 40)[: 2 * CATCH_UP_ROWS + 3]
     drafter = drafts(model).start(prompt)
-    drafter.propose(prompt, 2)
-    drafter.propose(prompt, 2)
-    assert num_rows == [CATCH_UP_ROWS, 1, 1]
+    answers = [drafter.propose(prompt, 3) for _ in range(5)]
+    assert num_rows == [CATCH_UP_ROWS, CATCH_UP_ROWS, 3, 1, 1]
+    assert answers[:4] == [None] * 4
+    assert answers[4] == Draft.chain(greedy(model, prompt, 3), "draft_model")
+
+
+def test_a_draft_is_begun_anew_when_the_text_has_grown_meanwhile(model: Decoder) -> None:
+    drafter = drafts(model).start(PROMPT)
+    assert drafter.propose(PROMPT, 4) is None
+    grown = [*PROMPT, 60, 61]
+    assert list(proposal(drafter, grown, 4).token_ids) == greedy(model, grown, 4)
 
 
 def test_draft_stays_inside_the_cache(model: Decoder) -> None:
     prompt = (PROMPT * 40)[:253]
     drafter = drafts(model).start(prompt)
-    drafter.propose(prompt, 8)
+    proposal(drafter, prompt, 8)
     written = greedy(model, prompt, 3)
-    assert list(drafter.propose(prompt, 8).token_ids) == written
-    assert drafter.propose([*prompt, *written], 8) == NOTHING
-    assert drafter.propose([*prompt, *written, 1, 2, 3], 8) == NOTHING
+    assert list(proposal(drafter, prompt, 8).token_ids) == written
+    assert proposal(drafter, [*prompt, *written], 8) == NOTHING
+    assert proposal(drafter, [*prompt, *written, 1, 2, 3], 8) == NOTHING
 
 
 def test_no_room_gives_nothing(model: Decoder) -> None:
     drafter = drafts(model).start(PROMPT)
-    assert drafter.propose(PROMPT, 0) == NOTHING
-    assert list(drafter.propose(PROMPT, 2).token_ids) == greedy(model, PROMPT, 2)
+    assert proposal(drafter, PROMPT, 0) == NOTHING
+    assert list(proposal(drafter, PROMPT, 2).token_ids) == greedy(model, PROMPT, 2)
 
 
 def test_closed_drafters_leave_no_slot_leased(model: Decoder) -> None:
     source = drafts(model)
     started = [source.start(PROMPT) for _ in range(NUM_SLOTS)]
-    started[0].propose(PROMPT, 4)
+    proposal(started[0], PROMPT, 4)
     assert source._prefixes.num_leased == NUM_SLOTS
     for drafter in started:
         drafter.close()
@@ -128,14 +137,14 @@ def test_close_gives_the_slot_back_after_a_pass_that_failed(
 ) -> None:
     source = drafts(model)
     drafter = source.start(PROMPT)
-    drafter.propose(PROMPT, 2)
+    proposal(drafter, PROMPT, 2)
 
     def fail(*_: object, **__: object) -> torch.Tensor:
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(Decoder, "forward", fail)
     with pytest.raises(RuntimeError):
-        drafter.propose([*PROMPT, 50], 2)
+        proposal(drafter, [*PROMPT, 50], 2)
     drafter.close()
     assert source._prefixes.num_leased == 0
     source._prefixes.check_integrity()
@@ -144,12 +153,12 @@ def test_close_gives_the_slot_back_after_a_pass_that_failed(
 def test_next_request_reuses_what_was_read(model: Decoder) -> None:
     source = drafts(model)
     first: ModelDrafter = source.start(PROMPT)
-    draft = first.propose(PROMPT, 4)
+    draft = proposal(first, PROMPT, 4)
     first.close()
     token_ids = [*PROMPT, *draft.token_ids[:2], 50]
     second = source.start(token_ids)
     assert second._slot.cache.length == len(PROMPT) + 2
-    assert list(second.propose(token_ids, 4).token_ids) == greedy(model, token_ids, 4)
+    assert list(proposal(second, token_ids, 4).token_ids) == greedy(model, token_ids, 4)
 
 
 def test_tiny_model_writes_no_special_token(model: Decoder) -> None:

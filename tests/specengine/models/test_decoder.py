@@ -119,6 +119,26 @@ def test_chunking_does_not_change_a_bit(precision: str, chunks: list[int]) -> No
     assert torch.equal(logits_of(model, token_ids, chunks), plain)
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+@pytest.mark.parametrize("threads", [1, 3, 4, 7])
+def test_threads_do_not_cut_rows(precision: str, threads: int) -> None:
+    """With 8,960 inner values a call is large enough for torch to split it, at any element."""
+    architecture = tiny_architecture(intermediate_size=8960, num_layers=1)
+    tensors = tiny_tensors(architecture)
+    model = decoder_from(
+        architecture, tensors, "bfloat16" if precision == "bfloat16" else "float32"
+    )
+    token_ids = some_tokens(model.vocab_size, 64)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        plain = logits_of(model, token_ids, [1] * 64)
+        for chunks in ([3] * 21 + [1], [8] * 8, [16] * 4, [32, 32]):
+            assert torch.equal(logits_of(model, token_ids, chunks), plain)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_rejected_rows_leave_no_trace() -> None:
     model = tiny_decoder(precision="bfloat16")
     token_ids = some_tokens(model.vocab_size, 40)
