@@ -112,8 +112,8 @@ class Launcher:
     async def open(self) -> EngineClient:
         """Return a connection to a running engine; start one if none answers.
 
-        Raises:  EngineUnavailable when it dies, or does not listen in time; ConfigError when the
-            runtime folder is not safe.
+        Raises:  EngineUnavailable when it cannot be started, dies, or does not listen in time;
+            ConfigError when the runtime folder is not safe, or the model's path has no meaning.
         """
         places = places_of(self.command)
         if (client := await self._join(places)) is not None:
@@ -138,10 +138,10 @@ class Launcher:
             raise
 
     def _start(self, places: Places) -> None:
-        places.socket.unlink(missing_ok=True)
-        places.listen_file.unlink(missing_ok=True)
-        with _open_log(places.log) as log:
-            try:
+        try:
+            places.socket.unlink(missing_ok=True)
+            places.listen_file.unlink(missing_ok=True)
+            with _open_log(places.log) as log:
                 self.process = subprocess.Popen(
                     command_line(self.command, places),
                     stdin=subprocess.DEVNULL,
@@ -150,8 +150,8 @@ class Launcher:
                     start_new_session=True,
                     cwd=places.folder,
                 )
-            except OSError as error:
-                raise EngineUnavailable(f"the engine cannot be started: {error}.") from error
+        except (OSError, ValueError) as error:  # ValueError: a null character in an argument
+            raise EngineUnavailable(f"the engine cannot be started: {error}.") from error
 
     async def _await_listening(self, places: Places, deadline: float) -> EngineClient:
         assert self.process is not None, "only called after a start"
@@ -172,7 +172,7 @@ class Launcher:
 
     @contextlib.asynccontextmanager
     async def _lock(self, places: Places, deadline: float) -> AsyncGenerator[None]:
-        with places.lock.open("ab") as file:
+        with _open_lock(places.lock) as file:
             while not _try_lock(file):
                 if self.clock() > deadline:
                     raise EngineUnavailable(
@@ -195,7 +195,7 @@ def places_of(command: EngineCommand) -> Places:
         str(PROTOCOL_VERSION),
         sys.prefix,
     )
-    name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    name = hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
     places = Places(runtime_folder(), name)
     if not command.use_tcp and len(os.fsencode(places.socket)) > MAX_SOCKET_PATH_BYTES:
         return Places(_private_folder(_temporary_folder()), name)
@@ -212,7 +212,7 @@ def absolute_model(text: str) -> str:
         return text
     try:
         return str(Path(text).expanduser().absolute())
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(f"the model {text!r} cannot be found: {error}.") from error
 
 
@@ -254,7 +254,7 @@ def command_line(command: EngineCommand, places: Places) -> list[str]:
 def runtime_folder() -> Path:
     """Return our folder for sockets and locks, which only this user can enter.
 
-    Raises:  ConfigError when it belongs to somebody else or is open to others.
+    Raises:  ConfigError when it cannot be made, belongs to somebody else or is open to others.
     """
     if os.name == "nt" or sys.platform == "darwin":
         return _private_folder(platformdirs.user_runtime_path("specengine", appauthor=False))
@@ -276,10 +276,16 @@ def _temporary_folder() -> Path:
 
 
 def _private_folder(folder: Path) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be made: {error.strerror}.",
+            hint="Set XDG_RUNTIME_DIR to a folder of your own.",
+        ) from error
     if not hasattr(os, "getuid"):
         return folder  # Windows: the folder is in the user's profile
-    found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise ConfigError(
             f"{folder} is not a folder of this user.",
@@ -288,6 +294,13 @@ def _private_folder(folder: Path) -> Path:
     if found.st_mode & 0o077:
         raise ConfigError(f"{folder} is open to other users.", hint=f"Run: chmod 700 {folder}")
     return folder
+
+
+def _open_lock(path: Path) -> IO[bytes]:
+    try:
+        return path.open("ab")
+    except OSError as error:
+        raise EngineUnavailable(f"the start of an engine cannot be locked: {error}.") from error
 
 
 def _try_lock(file: IO[bytes]) -> bool:

@@ -114,6 +114,33 @@ def test_program_that_is_not_there_is_told():
         asyncio.run(launcher.open())
 
 
+@pytest.mark.parametrize("model", ["a\0b", "a\ud800b"])
+def test_model_that_no_command_line_can_hold_is_told(tmp_path: Path, model: str):
+    launcher = Launcher(EngineCommand(model, program=program(tmp_path, "")), "test")
+    with pytest.raises(EngineUnavailable, match="cannot be started"):
+        asyncio.run(launcher.open())
+
+
+def test_log_folder_that_cannot_be_made_is_told(tmp_path: Path):
+    (tmp_path / "state").touch()
+    launcher = Launcher(EngineCommand("m", program=program(tmp_path, "")), "test")
+    with pytest.raises(EngineUnavailable, match=r"cannot be started: .*state"):
+        asyncio.run(launcher.open())
+
+
+def test_runtime_folder_that_cannot_be_made_is_told(tmp_path: Path):
+    (tmp_path / "run").touch()
+    with pytest.raises(ConfigError, match=r"cannot be made: .* Set XDG_RUNTIME_DIR"):
+        asyncio.run(Launcher(EngineCommand("m"), "test").open())
+
+
+def test_lock_that_cannot_be_opened_is_told():
+    command = EngineCommand("m")
+    places_of(command).lock.mkdir()
+    with pytest.raises(EngineUnavailable, match="cannot be locked"):
+        asyncio.run(Launcher(command, "test").open())
+
+
 def test_engine_that_never_listens_is_given_up(tmp_path: Path):
     now_s = [0.0]
 
@@ -190,9 +217,10 @@ def test_name_of_a_model_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monke
     assert absolute_model(text) == text
 
 
-def test_home_folder_of_nobody_is_told():
-    with pytest.raises(ConfigError, match="~nosuchuser/tiny"):
-        absolute_model("~nosuchuser/tiny")
+@pytest.mark.parametrize("text", ["~nosuchuser/tiny", "~a\0b/tiny"])
+def test_home_folder_of_nobody_is_told(text: str):
+    with pytest.raises(ConfigError, match="cannot be found"):
+        absolute_model(text)
 
 
 def test_drafter_is_left_to_the_engine_unless_named():
