@@ -118,18 +118,28 @@ class EngineLink:
         """Return why there is no connection any more."""
         self._begin_attempt()
         try:
-            client = await self._open_client()
+            await self._hold(await self._open_client())
+            failure = EngineUnavailable("the engine has gone; it is started again.")
         except SpecEngineError as error:
-            return error
+            failure = error
+        except Exception as error:
+            # Nobody awaits this task: an error that left it would end suggestions in silence.
+            logger.exception("the connection to the engine failed")
+            failure = EngineUnavailable(f"the engine cannot be used: {error!r}.")
         finally:
             self._end_attempt()
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+        return failure
+
+    async def _hold(self, client: EngineClient) -> None:
         self._client = client
+        self._end_attempt()
         client.on_status = self._listener.on_status
         if client.status is not None:
             self._listener.on_status(client.status)
         await client.wait_closed()
-        self._client = None
-        return EngineUnavailable("the engine has gone; it is started again.")
 
     async def _give_up(self, error: SpecEngineError) -> None:
         self._has_given_up = True
@@ -144,7 +154,6 @@ class EngineLink:
 
     def _end_attempt(self) -> None:
         if self._attempt is not None:
-            # The client is set after this on the same turn of the loop, before any waiter runs.
             self._attempt.set_result(None)
             self._attempt = None
 

@@ -105,6 +105,51 @@ def test_link_gives_up_and_tries_again_when_asked():
     play(scene)
 
 
+def test_unforeseen_error_is_a_failure_like_others(caplog: pytest.LogCaptureFixture):
+    async def scene() -> None:
+        listener, clock = Listener(), Clock()
+
+        async def fail() -> EngineClient:
+            raise ValueError("embedded null byte")
+
+        link = EngineLink(fail, listener, clock.timing())
+        link.start()
+        error = await listener.given_up.get()
+        assert "embedded null byte" in str(error)
+        assert clock.pauses_s == [pause_s(n) for n in range(1, MAX_FAILURES + 1)]
+        await link.close()
+
+    play(scene)
+    assert caplog.records[0].exc_info is not None
+
+
+def test_listener_that_fails_ends_the_connection_not_the_link(tmp_path: Path):
+    async def scene() -> None:
+        engine, listener, clock = FakeEngine(tmp_path / "s"), Listener(), Clock()
+        await engine.listen()
+        opened: list[EngineClient] = []
+
+        async def open_client() -> EngineClient:
+            opened.append(await connect(tmp_path / "s"))
+            return opened[-1]
+
+        def fail_once(status: EngineStatus) -> None:
+            del listener.on_status
+            raise KeyError("status")
+
+        listener.on_status = fail_once
+        link = EngineLink(open_client, listener, clock.timing())
+        link.start()
+        assert "status" in str(await listener.outages.get())
+        assert link.client is None
+        await listener.statuses.get()
+        assert link.client is opened[1]
+        await link.close()
+        await engine.kill()
+
+    play(scene)
+
+
 def test_engine_that_dies_after_a_while_is_no_failure_in_a_row(tmp_path: Path):
     """Only a connection that ends early counts, else a day of restarts would end suggestions."""
 
