@@ -117,9 +117,9 @@ class State:
     def start_trace(self) -> None:
         """Write records where the settings say."""
         trace = self.settings.trace
-        path = Path(trace.path).expanduser() if trace.path else default_path()
+        path = self._trace_path(trace.path) if trace.enabled else None
         on_line = self.editor.log if trace.enabled else None
-        self.trace = TraceLog(path if trace.enabled else None, trace.max_bytes, on_line)
+        self.trace = TraceLog(path, trace.max_bytes, on_line)
 
     async def shut_down(self) -> None:
         """End all runs and the connection; the engine stays."""
@@ -127,6 +127,14 @@ class State:
             opened.session.drop_run(CancelCause.DISCONNECT)
         if self.link is not None:
             await self.link.close()
+
+    def _trace_path(self, text: str) -> Path | None:
+        try:
+            return Path(text).expanduser() if text else default_path()
+        except (RuntimeError, ValueError) as error:  # the home folder of nobody
+            problem = f"setting trace.path cannot be {text!r}, so the trace file is off: {error}"
+            self.show_once(problem, problem, "warning")
+            return None
 
     def _close_later(self, link: EngineLink) -> None:
         task = asyncio.get_running_loop().create_task(link.close(), name="close-link")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 LEAST_SHOWN_MS: Final = 0.5
 """Phases below it are left out of the readable line."""
+
+_DO_NOT_WAIT: Final[int] = getattr(os, "O_NONBLOCK", 0)
+"""Else opening a pipe would wait for its reader, and the whole server with it."""
 
 
 class Outcome(StrEnum):
@@ -133,7 +137,7 @@ class TraceLog:
             return
         try:
             _append(self.path, encode_record(record), self.max_bytes)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a null character in the path
             self._has_failed = True
             logger.warning("trace file %s cannot be written, so it is off: %s", self.path, error)
 
@@ -141,10 +145,12 @@ class TraceLog:
 def _append(path: Path, line: bytes, max_bytes: int) -> None:
     # Opened for each line: another server may have renamed the file in the meantime.
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and path.stat().st_size + len(line) > max_bytes:
+    if path.is_file() and path.stat().st_size + len(line) > max_bytes:
         path.replace(path.with_name(path.name + ".1"))
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _DO_NOT_WAIT, 0o600)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
         os.write(descriptor, line)
     finally:
         os.close(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,35 @@ def test_file_that_cannot_be_written_is_reported_once(
         log.write(record())
     assert len(caplog.records) == 1
     assert len(lines) == 2
+
+
+def test_path_with_a_null_character_is_reported_once(caplog: pytest.LogCaptureFixture):
+    log = TraceLog(Path("a\0b"), 1000)
+    log.write(record())
+    log.write(record())
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_pipe_is_refused_without_waiting_for_a_reader(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_reader: bool
+):
+    path = tmp_path / "trace.jsonl"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if has_reader else None
+    TraceLog(path, 1000).write(record())
+    assert "it is off" in caplog.text
+    if reader is not None:
+        assert os.read(reader, 1) == b""
+        os.close(reader)
+
+
+def test_folder_is_refused_and_not_renamed(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    path = tmp_path / "trace.jsonl"
+    path.mkdir()
+    TraceLog(path, 1).write(record())
+    assert path.is_dir()
+    assert "it is off" in caplog.text
 
 
 def test_line_for_people_names_outcome_and_time():

@@ -93,3 +93,17 @@ def test_trace_can_be_turned_off(state: State):
     configuration.did_change_configuration(state, {"trace": {"enabled": False}})
     assert state.trace.path is None
     assert state.trace.on_line is None
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/t.jsonl", "~a\0b/t.jsonl"])
+def test_trace_path_of_nobody_is_told_and_the_engine_is_connected(links: Links, path: str):
+    state = State(QuietEditor(), EngineReporter())
+    options = {"trace": {"path": path}}
+    params = types.InitializeParams(types.ClientCapabilities(), initialization_options=options)
+    configuration.initialize(state, params, "utf-8")
+    configuration.initialized(state)
+    assert state.trace.path is None
+    assert state.trace.on_line is not None
+    assert links.num_starts == 1
+    (message,) = shown(state)
+    assert "trace.path" in message
