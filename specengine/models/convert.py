@@ -145,6 +145,8 @@ def check_model(
     Raises: LoadError when the model has not been fetched.
     """
     source = parse_source(entry.source)
+    if isinstance(source, FolderSource | GgufSource):
+        check_local(source)
     folder = source.path if isinstance(source, FolderSource) else _target(entry, cache_dir)
     provenance = _read_provenance(folder)
     if provenance is None and not isinstance(source, FolderSource):
@@ -353,12 +355,21 @@ def _file_problem(file: Path, record: FileRecord, progress: OnProgress) -> str |
 
 
 def _status(entry: ModelEntry, cache_dir: Path | None) -> ModelStatus:
+    try:
+        folder, size = _find(entry, cache_dir)
+    except (OSError, ValueError):  # a path where nothing is, or that the system does not take
+        folder, size = None, 0
+    return ModelStatus(entry.name, entry.source, entry.licence, folder, size)
+
+
+def _find(entry: ModelEntry, cache_dir: Path | None) -> tuple[Path | None, int]:
+    """Return the folder of a model if it is on this machine, and its size."""
     source = parse_source(entry.source)
     folder = source.path if isinstance(source, FolderSource) else _target(entry, cache_dir)
     provenance = _read_provenance(folder) if _is_whole(folder) else None
     size = sum(record.size_bytes for record in provenance.files.values()) if provenance else 0
     is_there = provenance is not None or (isinstance(source, FolderSource) and folder.is_dir())
-    return ModelStatus(entry.name, entry.source, entry.licence, folder if is_there else None, size)
+    return folder if is_there else None, size
 
 
 def _write_json(file: Path, content: Mapping[str, object]) -> None:

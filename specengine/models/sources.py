@@ -117,7 +117,7 @@ def parse_source(text: str) -> Source:
         return _parse_pypi(text)
     if text.startswith("hf:"):
         return _parse_hub(text)
-    path = Path(text).expanduser()
+    path = _expanded(Path(text))
     return GgufSource(path) if path.suffix.lower() == ".gguf" else FolderSource(path)
 
 
@@ -184,6 +184,13 @@ def check_local(source: GgufSource | FolderSource) -> None:
     if not is_there:
         kind = "GGUF file" if isinstance(source, GgufSource) else "model folder"
         raise LoadError(f"There is no {kind} at {source.path}.", hint="Check the path.")
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except (RuntimeError, ValueError):
+        return path  # in the home folder of nobody: there is nothing at it, as `check_local` says
 
 
 def _parse_pypi(text: str) -> PypiSource:

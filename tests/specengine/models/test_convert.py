@@ -233,6 +233,29 @@ def test_list_says_what_is_there(entry: ModelEntry, tmp_path: Path) -> None:
     assert here.size_bytes > 0 == away.size_bytes
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("/nonexistent/x.gguf", "/nonexistent/x", "~nosuchuser/x", "~nosuchuser/x.gguf"),
+        *("a\0b", "a\0b.gguf", "~a\0b/x", "x" * 5000, "x" * 5000 + ".gguf"),
+    ],
+)
+def test_list_goes_on_after_a_path_that_is_none(
+    entry: ModelEntry, tmp_path: Path, source: str
+) -> None:
+    stale = ModelEntry(name="stale", source=source)
+    registry = Registry(default="tiny", models={"stale": stale, "tiny": entry}, fim_templates={})
+    away, _ = list_models(registry, cache_dir=tmp_path)
+    assert (away.name, away.folder, away.size_bytes) == ("stale", None, 0)
+
+
+@pytest.mark.parametrize("source", ["/nonexistent/x.gguf", "~nosuchuser/x", "a\0b.gguf"])
+def test_path_that_is_none_is_a_load_error(tmp_path: Path, source: str) -> None:
+    for use in (check_model, ensure_model):
+        with pytest.raises(LoadError, match="There is no"):
+            use(ModelEntry(name="stale", source=source), cache_dir=tmp_path)
+
+
 def test_check_finds_no_problem(entry: ModelEntry, tmp_path: Path) -> None:
     ensure_model(entry, cache_dir=tmp_path)
     assert check_model(entry, cache_dir=tmp_path).problems == []
