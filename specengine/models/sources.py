@@ -15,9 +15,11 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, Protocol, TypeAlias, cast
@@ -36,6 +38,9 @@ HUB_PATTERNS: Final = (
     "tokenizer_config.json",
 )
 """All that is ever taken from a hub repository: data, no code and no pickles."""
+
+TICK_S: Final = 0.5
+"""Between two calls of `on_progress` while the hub client downloads."""
 
 _WHEEL_ERRORS: Final = (
     zipfile.BadZipFile,
@@ -155,23 +160,30 @@ def fetch_snapshot(
 
     Raises: LoadError when the hub cannot be reached or refuses, or the weights are incomplete.
     """
-    (on_progress or no_progress)(0.0, f"downloading {source.repo} at {source.revision}")
-    try:
-        folder = Path(
-            (download or _snapshot_download())(
-                source.repo,
-                revision=source.revision,
-                allow_patterns=list(HUB_PATTERNS),
-                ignore_patterns=["*/*"],
-            )
+    progress = on_progress or no_progress
+
+    def work() -> str:
+        return (download or _snapshot_download())(
+            source.repo,
+            revision=source.revision,
+            allow_patterns=list(HUB_PATTERNS),
+            ignore_patterns=["*/*"],
         )
+
+    result = _in_background(work)
+    while True:
+        progress(0.0, f"downloading {source.repo} at {source.revision}")
+        if wait([result], timeout=TICK_S).done:
+            break
+    try:
+        folder = Path(result.result())
     except Exception as error:  # the hub client raises errors of four libraries
         raise LoadError(
             f"{source.repo} at {source.revision} could not be downloaded: {_one_line(error)}.",
             hint="Check the network, the name and your access, or give a folder: --model PATH.",
         ) from error
     for file in sorted(folder.glob("*.safetensors")):
-        _check_blob(source, file)
+        _check_blob(source, file, scaled(progress, 0.9, 1))
     return folder
 
 
@@ -324,10 +336,24 @@ def _require_hash(what: str, expected: str | None, found: str) -> None:
         )
 
 
-def _check_blob(source: HubSource, file: Path) -> None:
+def _in_background(work: Callable[[], str]) -> Future[str]:
+    """Start what cannot be interrupted; whoever no longer waits leaves it behind."""
+    result: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:  # whatever it is, whoever waits must see it
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="download", daemon=True).start()
+    return result
+
+
+def _check_blob(source: HubSource, file: Path, progress: OnProgress) -> None:
     """Compare with the hash in the hub cache's file name, which weights have."""
     expected = file.resolve().name
-    if re.fullmatch(r"[0-9a-f]{64}", expected) and hash_file(file) != expected:
+    if re.fullmatch(r"[0-9a-f]{64}", expected) and hash_file(file, progress) != expected:
         file.resolve().unlink()
         raise LoadError(
             f"{file.name} of {source.repo} is not what the hub announced: removed.",

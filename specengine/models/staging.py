@@ -24,20 +24,23 @@ OnProgress: TypeAlias = Callable[[float, str], None]
 CHUNK_BYTES: Final = 1 << 20
 """Read at once."""
 
+WAIT_S: Final = 0.5
+"""Between two calls of `on_progress` while another process holds the lock."""
+
 
 @contextmanager
 def locked(target: Path, on_progress: OnProgress | None = None) -> Generator[None]:
     """Hold the one lock for making `target`; a second process waits here.
 
-    The operating system frees the lock of a killed process.
+    The operating system frees the lock of a killed process. An error of `on_progress` ends the
+    wait.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(target.parent / f".{target.name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
+    timeout_s = 0.0
+    while not _try_acquire(lock, timeout_s):
         (on_progress or no_progress)(0.0, "waiting for another process that fetches this model")
-        lock.acquire()
+        timeout_s = WAIT_S
     try:
         yield
     finally:
@@ -88,3 +91,11 @@ def scaled(on_progress: OnProgress, start: float, end: float) -> OnProgress:
 
 def no_progress(fraction: float, detail: str) -> None:
     """Tell nobody."""
+
+
+def _try_acquire(lock: FileLock, timeout_s: float) -> bool:
+    try:
+        lock.acquire(timeout=timeout_s)
+    except Timeout:
+        return False
+    return True

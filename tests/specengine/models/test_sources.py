@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from specengine.errors import ConfigError, LoadError
+from specengine.models import sources
 from specengine.models.sources import (
     FolderSource,
     GgufSource,
@@ -247,3 +249,31 @@ def test_weights_with_their_announced_hash_are_kept(tmp_path: Path) -> None:
     snapshot.mkdir()
     (snapshot / "model.safetensors").symlink_to(blob)
     assert fetch_snapshot(HubSource("owner/name", "main"), download=FakeHub(snapshot)) == snapshot
+
+
+def test_download_from_a_hub_ticks_and_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "TICK_S", 0.01)
+    is_over, ticks = threading.Event(), list[str]()
+
+    def download(
+        repo_id: str, *, revision: str, allow_patterns: list[str], ignore_patterns: list[str]
+    ) -> str:
+        is_over.wait(timeout=10)
+        return str(tmp_path)
+
+    def stop_at_third(fraction: float, detail: str) -> None:
+        assert fraction == 0.0
+        ticks.append(detail)
+        if len(ticks) == 3:
+            raise InterruptedError
+
+    try:
+        with pytest.raises(InterruptedError):
+            fetch_snapshot(
+                HubSource("owner/name", "main"), on_progress=stop_at_third, download=download
+            )
+    finally:
+        is_over.set()
+    assert ticks == ["downloading owner/name at main"] * 3

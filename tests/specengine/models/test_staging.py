@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from specengine.models import staging
 from specengine.models.staging import locked, staged
 
 
@@ -61,3 +62,23 @@ def test_second_process_waits_for_the_first(tmp_path: Path) -> None:
         order.append("first")
     thread.join(timeout=10)
     assert order == ["first", "second"]
+
+
+def test_waiting_process_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "WAIT_S", 0.01)
+    ticks: list[str] = []
+
+    def stop_at_third(_: float, detail: str) -> None:
+        ticks.append(detail)
+        if len(ticks) == 3:
+            raise KeyboardInterrupt
+
+    def wait() -> None:
+        with locked(tmp_path / "model", stop_at_third):
+            raise AssertionError("another process holds the lock")
+
+    with locked(tmp_path / "model"), pytest.raises(KeyboardInterrupt):
+        wait()
+    assert len(ticks) == 3
+    with locked(tmp_path / "model"):
+        pass
