@@ -24,6 +24,9 @@ MAX_FRAME_BYTES: Final = 8 * 2**20
 MAX_TEXT_CHARS: Final = 2 * 2**20
 """Longest prefix or suffix of a request."""
 
+MAX_PROGRAM_CHARS: Final = 100
+"""So much of a peer's name is shown."""
+
 LENGTH: Final = struct.Struct(">I")
 """The four bytes before each body."""
 
@@ -31,7 +34,7 @@ T = TypeVar("T")
 
 
 class CancelCause(StrEnum):
-    """Who ended a request early, and why: the next one treats the stored prefix accordingly."""
+    """Who ended a request early, and why; ``Done`` repeats it for whoever reads the answer."""
 
     SUPERSEDED = "superseded"
     CLIENT = "client"
@@ -106,7 +109,7 @@ class Stop(_Message, frozen=True, tag="stop"):
 
 
 class StatusQuery(_Message, frozen=True, tag="status_query"):
-    """Ask for ``EngineStatus``; it is also sent unasked whenever it changes."""
+    """Ask for ``EngineStatus``, which also comes unasked when state or progress change."""
 
 
 class Chunk(_Message, frozen=True, tag="chunk"):
@@ -167,7 +170,11 @@ class Failed(_Message, frozen=True, tag="failed"):
 
 
 class EngineStatus(_Message, frozen=True, tag="engine_status"):
-    """What the engine is doing; sent after ``Hello``, when asked, and on every change."""
+    """What the engine is doing.
+
+    Sent after ``Hello``, when asked, and on every change of state or progress, but not when only
+    the numbers of requests change.
+    """
 
     state: EngineState
     model: str
@@ -195,9 +202,13 @@ _engine_decoder = msgspec.msgpack.Decoder(EngineMessage)
 def encode(message: ClientMessage | EngineMessage) -> bytes:
     """Return the frame of a message, length included.
 
-    Raises:  ProtocolError when it is longer than ``MAX_FRAME_BYTES``.
+    Raises:  ProtocolError when it is longer than ``MAX_FRAME_BYTES``, or holds an integer of more
+        than 64 bits or half a surrogate pair.
     """
-    body = _encoder.encode(message)
+    try:
+        body = _encoder.encode(message)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise ProtocolError(f"a {type(message).__name__} cannot be sent: {error}.") from error
     check_length(len(body))
     return LENGTH.pack(len(body)) + body
 
@@ -223,8 +234,9 @@ def check_hello(message: ClientMessage | EngineMessage) -> Hello:
     if not isinstance(message, Hello):
         raise ProtocolError(f"the first frame must be hello, not {type(message).__name__}.")
     if message.protocol != PROTOCOL_VERSION:
+        program = ascii(message.program[:MAX_PROGRAM_CHARS])[1:-1]
         raise ProtocolError(
-            f"{message.program} speaks protocol {message.protocol}, this side {PROTOCOL_VERSION}.",
+            f"{program} speaks protocol {message.protocol}, this side {PROTOCOL_VERSION}.",
             hint="Restart the engine and the editor, so that both run the same version.",
         )
     return message

@@ -119,6 +119,20 @@ def test_message_that_is_too_long_is_not_sent():
         protocol.encode(Chunk(1, "x" * MAX_FRAME_BYTES))
 
 
+@pytest.mark.parametrize("message", [Chunk(1, "a\ud800"), Stop(2**64), Stop(-(2**63) - 1)])
+def test_value_that_a_frame_cannot_hold_is_refused(message: EngineMessage | ClientMessage):
+    with pytest.raises(ProtocolError, match="cannot be sent"):
+        protocol.encode(message)
+
+
+def test_name_of_a_peer_is_escaped_and_cut():
+    """It goes into the log, and is not trusted."""
+    with pytest.raises(ProtocolError) as caught:
+        protocol.check_hello(Hello(PROTOCOL_VERSION + 1, "a\n\x1b[31m" + "b" * 10_000))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+
+
 def test_greeting_comes_first_and_in_our_version():
     hello = Hello(PROTOCOL_VERSION, "test")
     assert protocol.check_hello(hello) is hello
