@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -84,7 +85,8 @@ async def complete_at(
             on_loading(client.status)
         message = Complete(
             request=client.next_request(),
-            document=str(place.path),
+            # A file name of any bytes is allowed on Linux; in a frame only text is.
+            document=os.fsencode(place.path).decode(errors="replace"),
             prefix=prefix,
             suffix=suffix,
             max_tokens=wishes.max_tokens,

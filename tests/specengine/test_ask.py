@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from pathlib import Path
 
@@ -7,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specengine.ask import Place
+from specengine.ask import Place, Wishes, complete_at
+from specengine.client import EngineClient, UnixAddress
 from specengine.errors import RequestInvalid
+from specengine.launch import EngineCommand, Launcher
+from tests.fake_engine import FakeEngine
 
 
 @pytest.fixture
@@ -126,3 +131,28 @@ def test_file_that_is_no_text_is_refused(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(RequestInvalid, match="utf-8"):
         Place(file, 1, 1).split()
+
+
+def test_name_that_is_no_text_can_be_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A name of any bytes is a file on Linux, and Python gives such bytes as half surrogates."""
+    path = tmp_path / os.fsdecode(b"caf\xe9.py")
+    path.write_text("ab")
+
+    async def scene() -> str:
+        engine = FakeEngine(tmp_path / "s")
+        await engine.listen()
+
+        async def open_client(_: Launcher) -> EngineClient:
+            return await EngineClient.connect(UnixAddress(str(tmp_path / "s")), program="test")
+
+        monkeypatch.setattr(Launcher, "open", open_client)
+        asked = asyncio.create_task(
+            complete_at(Place(path, 1, 2), EngineCommand("m"), Wishes(), lambda _: None)
+        )
+        request = await engine.next_request()
+        request.finish()
+        await asked
+        await engine.kill()
+        return request.message.document
+
+    assert asyncio.run(scene()) == str(tmp_path / "caf\ufffd.py")
