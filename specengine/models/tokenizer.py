@@ -6,7 +6,6 @@ Text from outside never becomes a special token, whatever it contains. Knows byt
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -55,6 +54,7 @@ class Tokenizer:
         """
         self._fast, added = _build(content, where)
         self._control_ids = {token.content: token.id for token in added if token.special}
+        self._names = {token: text for text, token in self._control_ids.items()}
         self._bytes = _token_bytes(self._fast, added)
         self.special_ids = frozenset(self._control_ids.values())
         """Tokens that stand for no text; a model that writes one has left the source code."""
@@ -123,19 +123,17 @@ class Tokenizer:
             )
         return self._control_ids[text]
 
-    def same_tokens(self, other: Tokenizer) -> bool:
-        """Say whether both write the same bytes for every id that both have."""
-        return self.difference(other) is None
-
     def difference(self, other: Tokenizer) -> str | None:
-        """Return the first difference on the ids that both have, or None."""
-        shared = min(self.vocab_size, other.vocab_size)
-        if self._bytes[:shared] == other._bytes[:shared]:
-            return None
-        for token in range(shared):
-            ours, theirs = self._bytes[token], other._bytes[token]
+        """Return the first difference on the ids that both have, or None.
+
+        Text is compared by its bytes, and special tokens, which have none, by their names.
+        """
+        for token, (ours, theirs) in enumerate(zip(self._bytes, other._bytes, strict=False)):
             if ours != theirs:
                 return f"token {token} is {ours!r} in one and {theirs!r} in the other"
+            our_name, their_name = self._names.get(token), other._names.get(token)
+            if our_name != their_name and our_name is not None and their_name is not None:
+                return f"token {token} is {our_name!r} in one and {their_name!r} in the other"
         return None
 
     def _encode(self, text: str) -> Encoding:
@@ -143,24 +141,6 @@ class Tokenizer:
             return self._fast.encode(text, add_special_tokens=False)
         except TypeError:  # half a surrogate pair, which an editor may send
             return self._fast.encode(_SURROGATES.sub("\ufffd", text), add_special_tokens=False)
-
-
-class StreamDecoder:
-    """Turns ids into text as they come; never emits a part of a character."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def push(self, ids: Iterable[int]) -> str:
-        """Return the text that these ids complete."""
-        return self._decoder.decode(b"".join(map(self._tokenizer.token_bytes, ids)))
-
-    def flush(self) -> str:
-        """Return U+FFFD if a character was left incomplete, and start anew."""
-        rest = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return rest
 
 
 def _build(content: bytes, where: str) -> tuple[FastTokenizer, list[_AddedToken]]:
