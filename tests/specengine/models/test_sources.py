@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import hashlib
-import threading
+import json
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -43,20 +43,28 @@ class FakePip:
 
 
 class FakeHub:
-    """Answers a snapshot download with a folder, or fails."""
+    """Answers as the process that downloads from a hub would."""
 
-    def __init__(self, folder: Path, error: Exception | None = None) -> None:
-        self.folder, self.error = folder, error
-        self.allowed: list[str] = []
+    def __init__(self, answer: str, *, code: int = 0, output: str = "") -> None:
+        self.answer, self.code, self.output = answer, code, output
+        self.wish: dict[str, object] = {}
 
     def __call__(
-        self, repo_id: str, *, revision: str, allow_patterns: list[str], ignore_patterns: list[str]
-    ) -> str:
-        assert (repo_id, revision, ignore_patterns) == ("owner/name", "main", ["*/*"])
-        if self.error is not None:
-            raise self.error
-        self.allowed = allow_patterns
-        return str(self.folder)
+        self, command: Sequence[str], *, folder: Path, on_tick: Callable[[], None]
+    ) -> tuple[int, str]:
+        self.wish = json.loads(command[-1])
+        on_tick()
+        if self.answer:
+            (folder / sources.HUB_ANSWER).write_text(self.answer)
+        return self.code, self.output
+
+
+HUB = HubSource("owner/name", "main")
+
+
+def hub_program(folder: Path, text: str) -> None:
+    """Put another hub client in the place of the real one."""
+    (folder / "huggingface_hub.py").write_text(text)
 
 
 def write_wheel(path: Path, member: str = SOURCE.member, content: bytes = CONTENT) -> Path:
@@ -219,15 +227,58 @@ def test_real_pip_fetches_a_local_wheel(
 
 
 def test_hub_is_asked_for_data_only(tmp_path: Path) -> None:
-    hub = FakeHub(tmp_path)
-    assert fetch_snapshot(HubSource("owner/name", "main"), download=hub) == tmp_path
-    assert {Path(pattern).suffix for pattern in hub.allowed} == {".safetensors", ".json"}
+    hub = FakeHub(str(tmp_path))
+    assert fetch_snapshot(HUB, run=hub) == tmp_path
+    patterns = hub.wish.pop("allow_patterns")
+    assert isinstance(patterns, list)
+    assert {Path(str(pattern)).suffix for pattern in patterns} == {".safetensors", ".json"}
+    assert hub.wish == {
+        "repo_id": "owner/name", "revision": "main", "ignore_patterns": ["*/*"]
+    }  # fmt: skip
 
 
-def test_unreachable_hub_is_a_load_error(tmp_path: Path) -> None:
-    hub = FakeHub(tmp_path, ConnectionError("no route\nmore"))
+@pytest.mark.parametrize(
+    "hub", [FakeHub("no route.", code=1), FakeHub("", code=-9, output="a\nno route\n")]
+)
+def test_unreachable_hub_is_a_load_error(hub: FakeHub) -> None:
     with pytest.raises(LoadError, match=r"owner/name at main could not be downloaded: no route\."):
-        fetch_snapshot(HubSource("owner/name", "main"), download=hub)
+        fetch_snapshot(HUB, run=hub)
+
+
+def test_hub_client_is_called_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_program(
+        tmp_path, f"snapshot_download = lambda repo_id, **_: {str(tmp_path)!r} + '/' + repo_id"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert fetch_snapshot(HUB) == tmp_path / "owner" / "name"
+
+
+def test_error_of_the_hub_client_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_program(tmp_path, "def snapshot_download(**_): raise ConnectionError('no route\\nmore')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(LoadError, match=r"could not be downloaded: no route\."):
+        fetch_snapshot(HUB)
+
+
+def test_download_from_a_hub_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_program(tmp_path, "import time; time.sleep(60)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    ticks: list[tuple[float, str]] = []
+
+    def stop_at_second(fraction: float, detail: str) -> None:
+        ticks.append((fraction, detail))
+        if len(ticks) == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fetch_snapshot(HUB, on_progress=stop_at_second)
+    assert ticks == [(0.0, "downloading owner/name at main")] * 2
 
 
 def test_weights_that_differ_from_their_announced_hash_are_removed(tmp_path: Path) -> None:
@@ -238,7 +289,7 @@ def test_weights_that_differ_from_their_announced_hash_are_removed(tmp_path: Pat
     snapshot.mkdir()
     (snapshot / "model.safetensors").symlink_to(blob)
     with pytest.raises(LoadError, match="not what the hub announced"):
-        fetch_snapshot(HubSource("owner/name", "main"), download=FakeHub(snapshot))
+        fetch_snapshot(HUB, run=FakeHub(str(snapshot)))
     assert not blob.exists()
 
 
@@ -248,32 +299,4 @@ def test_weights_with_their_announced_hash_are_kept(tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     (snapshot / "model.safetensors").symlink_to(blob)
-    assert fetch_snapshot(HubSource("owner/name", "main"), download=FakeHub(snapshot)) == snapshot
-
-
-def test_download_from_a_hub_ticks_and_can_be_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "TICK_S", 0.01)
-    is_over, ticks = threading.Event(), list[str]()
-
-    def download(
-        repo_id: str, *, revision: str, allow_patterns: list[str], ignore_patterns: list[str]
-    ) -> str:
-        is_over.wait(timeout=10)
-        return str(tmp_path)
-
-    def stop_at_third(fraction: float, detail: str) -> None:
-        assert fraction == 0.0
-        ticks.append(detail)
-        if len(ticks) == 3:
-            raise InterruptedError
-
-    try:
-        with pytest.raises(InterruptedError):
-            fetch_snapshot(
-                HubSource("owner/name", "main"), on_progress=stop_at_third, download=download
-            )
-    finally:
-        is_over.set()
-    assert ticks == ["downloading owner/name at main"] * 3
+    assert fetch_snapshot(HUB, run=FakeHub(str(snapshot))) == snapshot
