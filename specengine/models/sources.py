@@ -40,16 +40,20 @@ HUB_PATTERNS: Final = (
 """All that is ever taken from a hub repository: data, no code and no pickles."""
 
 HUB_ANSWER: Final = "answer"
+"""The file in which the program below says what became of the download."""
 
 _HUB_PROGRAM: Final = f"""
 import json, os, sys
 
+file = os.path.abspath({HUB_ANSWER!r})
+
 def answer(text):
-    with open({HUB_ANSWER!r}, "wb") as file:
-        file.write(os.fsencode(text))
+    with open(file, "wb") as stream:
+        stream.write(os.fsencode(text))
 
 try:
     import huggingface_hub
+    os.chdir(sys.argv[2])
     answer(huggingface_hub.snapshot_download(**json.loads(sys.argv[1])))
 except Exception as error:
     answer((str(error).strip().splitlines() or [type(error).__name__])[0])
@@ -164,7 +168,7 @@ def fetch_snapshot(
         "allow_patterns": HUB_PATTERNS,
         "ignore_patterns": ["*/*"],
     }
-    command = [sys.executable, "-c", _HUB_PROGRAM, json.dumps(wish)]
+    command = [sys.executable, "-c", _HUB_PROGRAM, json.dumps(wish), os.getcwd()]
 
     def report() -> None:
         progress(0.0, f"downloading {source.repo} at {source.revision}")

@@ -52,7 +52,7 @@ class FakeHub:
     def __call__(
         self, command: Sequence[str], *, folder: Path, on_tick: Callable[[], None]
     ) -> tuple[int, str]:
-        self.wish = json.loads(command[-1])
+        self.wish = json.loads(command[3])
         on_tick()
         if self.answer:
             (folder / sources.HUB_ANSWER).write_text(self.answer)
@@ -253,6 +253,16 @@ def test_hub_client_is_called_in_a_process_of_its_own(
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert fetch_snapshot(HUB) == tmp_path / "owner" / "name"
+
+
+def test_hub_client_works_in_our_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of its cache, HF_HOME, may be a relative one."""
+    hub_program(tmp_path, "import os; snapshot_download = lambda **_: os.getcwd()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert fetch_snapshot(HUB) == tmp_path
 
 
 def test_error_of_the_hub_client_is_told_in_one_line(
