@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 
@@ -20,11 +21,12 @@ from specengine.cache.prefix_cache import PrefixCache
 from specengine.decoding.prompt import PromptLayout
 from specengine.decoding.session import Limits, Models, Session
 from specengine.drafters.base import DrafterSource
-from specengine.drafters.build import build, recipes
+from specengine.drafters.build import build, recipes, resolve
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens
 from specengine.errors import (
     ConfigError,
     EngineFailed,
+    LoadError,
     RequestInvalid,
     SettingsInvalid,
     SpecEngineError,
@@ -42,7 +44,10 @@ from specengine.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
-FETCH_SHARE = 0.8
+RETRY_S: Final = 10.0
+"""A request that comes so long after loading failed starts another attempt."""
+
+FETCH_SHARE: Final = 0.8
 """Share of the progress bar that fetching and converting take; reading the weights the rest."""
 
 
@@ -77,7 +82,7 @@ class Engine:
         self._on_status = on_status
         self._registry: Registry = registry.load()
         self._entry = self._registry.resolve(settings.model or self._registry.default)
-        self._known = recipes(self._load_draft_model)
+        self._known = recipes(self._draft_model)
         self._sources: dict[str, DrafterSource] = {}
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._scheduler = Scheduler(
@@ -85,6 +90,8 @@ class Engine:
         )
         self._is_closing = False
         self._failure: EngineFailed | None = None
+        self._failed_at = 0.0
+        self._draft_source: DrafterSource | None = None
         self._models: Models | None = None
         self._layout: PromptLayout | None = None
         self._status = Status(EngineState.LOADING, self.model, settings.drafter, 0.0, "starting")
@@ -133,6 +140,15 @@ class Engine:
         self._commands.put(lambda: self._scheduler.stop(key))
 
     def _run(self) -> None:
+        while not self._is_closing:
+            if self._status.state is EngineState.LOADING:
+                self._try_to_load()
+                continue
+            self._drain(block=not self._scheduler.has_work)
+            if self._scheduler.has_work and self._status.state is EngineState.READY:
+                self._scheduler.run_once()
+
+    def _try_to_load(self) -> None:
         try:
             self._load()
         except _Closed:
@@ -142,10 +158,6 @@ class Engine:
         except Exception as error:
             logger.exception("loading failed")
             self._fail(f"loading failed: {error}")
-        while not self._is_closing:
-            self._drain(block=not self._scheduler.has_work)
-            if self._scheduler.has_work and not self._is_closing:
-                self._scheduler.run_once()
 
     def _drain(self, *, block: bool) -> None:
         """Carry out the commands that have come; wait for one when there is nothing else to do."""
@@ -157,6 +169,10 @@ class Engine:
             return
 
     def _add(self, job: Job) -> None:
+        if self._failure is not None and time.monotonic() - self._failed_at >= RETRY_S:
+            # What was wrong may be mended by now: a cable, a file, another program's memory.
+            self._failure = None
+            self._publish(EngineState.LOADING, 0.0, "trying again")
         if self._failure is not None:
             job.on_failed(self._failure)
         else:
@@ -169,6 +185,7 @@ class Engine:
     def _fail(self, what: str) -> None:
         logger.error("%s", what)
         self._failure = EngineFailed(what)
+        self._failed_at = time.monotonic()
         self._scheduler.fail_all(self._failure)
         self._publish(EngineState.FAILED, 0.0, what)
 
@@ -225,7 +242,24 @@ class Engine:
                 FETCH_SHARE + done * (1 - FETCH_SHARE), f"reading {entry.name}"
             ),
         )
+        if tokenizer.vocab_size > decoder.vocab_size:
+            raise LoadError(
+                f"{entry.name} has {tokenizer.vocab_size} tokens, its weights know "
+                f"{decoder.vocab_size}.",
+                hint="Its tokenizer.json belongs to another model.",
+            )
         return decoder, tokenizer
+
+    def _draft_model(self) -> DrafterSource:
+        """Return the draft model's source; it is loaded with the target, or not at all."""
+        if self._draft_source is None:
+            if self._status.state is not EngineState.LOADING:
+                raise SettingsInvalid(
+                    "the engine was started without a draft model.",
+                    hint="Start it with --drafter draft_model.",
+                )
+            self._draft_source = self._load_draft_model()
+        return self._draft_source
 
     def _load_draft_model(self) -> DrafterSource:
         assert self._models is not None
@@ -242,6 +276,7 @@ class Engine:
         return ModelDrafts(decoder, tokenizer.end_ids, self.settings.slots + 1, capacity)
 
     def _source(self, name: str) -> DrafterSource:
+        name = resolve(name)
         if name not in self._sources:
             self._sources[name] = build(name, self._known)
         return self._sources[name]
@@ -251,24 +286,20 @@ class Engine:
         assert self._layout is not None
         limits = self._limits(message)
         prompt = self._layout.lay_out(message.prefix, message.suffix, heal=message.heal)
+        source = self._request_source(message)
         return Session(
             models=self._models,
             prompt=prompt,
-            drafter=self._request_source(message).start(prompt.token_ids),
+            drafter=source.start(prompt.token_ids),
+            drafter_name=source.name,
             sampling=Sampling(message.temperature, message.seed),
             limits=limits,
         )
 
     def _request_source(self, message: Complete) -> DrafterSource:
         """Return the drafter a request names, if the engine has loaded what it needs."""
-        name = message.drafter or self.settings.drafter
-        if "draft_model" in name.split("+") and name not in self._sources:
-            raise RequestInvalid(
-                "the engine was started without a draft model.",
-                hint="Start it with --drafter draft_model.",
-            )
         try:
-            return self._source(name)
+            return self._source(message.drafter or self.settings.drafter)
         except ConfigError as error:
             raise RequestInvalid(error.what, hint=error.hint) from error
 

@@ -35,6 +35,7 @@ class Running(Protocol):
 
     stop_reason: StopReason | None
     counts: Counts
+    drafter_name: str
 
     @property
     def written_ids(self) -> tuple[int, ...]:
@@ -62,6 +63,8 @@ class Outcome:
     token_ids: tuple[int, ...]
     stop_reason: StopReason
     cause: CancelCause | None
+    drafter: str
+    """Empty for a request that never started."""
     counts: Counts
     queue_ms: float
     total_ms: float
@@ -213,6 +216,7 @@ class Scheduler:
             token_ids=() if session is None else session.written_ids,
             stop_reason=reason,
             cause=cause,
+            drafter="" if session is None else session.drafter_name,
             counts=Counts() if session is None else session.counts,
             queue_ms=(started - job.received_at) * 1000,
             total_ms=(now - job.received_at) * 1000,

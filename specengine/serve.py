@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,11 @@ class Door:
         if (self.socket is None) == (self.listen_file is None):
             raise ConfigError("give either --socket or --listen-file.")
 
+    @property
+    def paths(self) -> list[Path]:
+        """Return the files that stand for the door."""
+        return [path for path in (self.socket, self.listen_file) if path is not None]
+
 
 def serve(settings: EngineSettings, door: Door) -> None:
     """Run an engine until a signal, or until it has been idle for long enough.
@@ -57,6 +63,7 @@ async def _serve(settings: EngineSettings, door: Door) -> None:
     engine = Engine(settings, on_status)
     server = Server(engine, token=token)
     listening = await _listen(server, door, token)
+    own_files = {path: path.stat().st_ino for path in door.paths}
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Windows' loop has no signal handlers; there Ctrl+C ends the process.
@@ -71,12 +78,12 @@ async def _serve(settings: EngineSettings, door: Door) -> None:
         # The last answers were posted to this loop: let them be written before the end.
         await asyncio.sleep(0)
         server.close()
-        _remove(door)
+        _remove(own_files)
 
 
 async def _listen(server: Server, door: Door, token: str) -> asyncio.Server:
     if door.socket is not None:
-        door.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_free(door.socket)
         old_mask = os.umask(0o177)
         try:
             return await asyncio.start_unix_server(server.serve, door.socket)
@@ -89,6 +96,19 @@ async def _listen(server: Server, door: Door, token: str) -> asyncio.Server:
     host, port = listening.sockets[0].getsockname()[:2]
     _write_listen_file(door.listen_file, {"host": host, "port": port, "token": token})
     return listening
+
+
+def _check_free(path: Path) -> None:
+    """Make the folder of a socket, and refuse a path where somebody listens already."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(str(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        return
+    except OSError as error:
+        raise ConfigError(f"cannot listen at {path}: {error}.") from error
+    raise ConfigError(f"an engine listens at {path} already.", hint="Choose another --socket.")
 
 
 def _write_listen_file(file: Path, content: dict[str, str | int]) -> None:
@@ -112,7 +132,9 @@ async def _until_idle_or_stopped(
             return
 
 
-def _remove(door: Door) -> None:
-    for path in (door.socket, door.listen_file):
-        if path is not None:
-            path.unlink(missing_ok=True)
+def _remove(own_files: dict[Path, int]) -> None:
+    """Remove the files that this process made; a successor may have put its own in their place."""
+    for path, inode in own_files.items():
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == inode:
+                path.unlink()

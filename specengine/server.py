@@ -226,7 +226,7 @@ class Server:
             stop_reason=outcome.stop_reason,
             cause=outcome.cause,
             model=self._engine.model,
-            drafter=message.drafter or self._engine.status.drafter,
+            drafter=outcome.drafter or self._engine.status.drafter,
             steps=counts.steps,
             tokens=TokenCounts(
                 prompt=counts.reused + counts.prefilled,

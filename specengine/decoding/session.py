@@ -77,6 +77,8 @@ class Session:
     drafter: Drafter
     sampling: Sampling
     limits: Limits
+    drafter_name: str = ""
+    """For the trace."""
     clock: Callable[[], float] = time.perf_counter
     stop_reason: StopReason | None = None
     """Set once, when the completion has ended by itself."""

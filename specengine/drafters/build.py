@@ -14,6 +14,9 @@ from specengine.errors import SettingsInvalid
 AUTO: Final = "suffix"
 """What ``auto`` stands for."""
 
+MAX_PARTS: Final = 4
+"""Drafters of one composite."""
+
 Recipes = Mapping[str, Callable[[], DrafterSource]]
 
 
@@ -22,12 +25,19 @@ def recipes(model_drafts: Callable[[], DrafterSource]) -> Recipes:
     return {"none": NoDrafts, "suffix": SuffixDrafts, "draft_model": model_drafts}
 
 
+def resolve(name: str) -> str:
+    """Return a name with what ``auto`` stands for in its place."""
+    return "+".join(AUTO if part == "auto" else part for part in name.split("+", MAX_PARTS))
+
+
 def build(name: str, known: Recipes) -> DrafterSource:
     """Return the source for a name, or for several joined by ``+``.
 
     Raises:  SettingsInvalid for an unknown name; what a recipe raises.
     """
-    parts = [AUTO if part == "auto" else part for part in name.split("+")]
+    parts = resolve(name).split("+")
+    if len(parts) > MAX_PARTS or len(set(parts)) < len(parts):
+        raise SettingsInvalid(f"a drafter joins at most {MAX_PARTS} different ones.")
     for part in parts:
         if part not in known:
             raise SettingsInvalid(

@@ -150,6 +150,8 @@ def _check_supported(config: _Config, path: Path) -> None:
         raise LoadError(f"{path} wants the activation {config.hidden_act!r}; this engine has silu.")
     if config.num_attention_heads % (config.num_key_value_heads or 1):
         raise LoadError(f"{path} has heads that do not divide evenly over K/V heads.")
+    if config.rms_norm_eps < 0 or (config.rope_theta or 1) <= 0:
+        raise LoadError(f"{path} has a negative rms_norm_eps or rope_theta.")
     head_dim = _head_dim(config)
     if head_dim % 2 or head_dim == 0:
         raise LoadError(f"{path} has the head size {head_dim}; rope turns pairs of dimensions.")
@@ -160,6 +162,8 @@ def _head_dim(config: _Config) -> int:
 
 
 def _scaling(rope: _Rope, path: Path) -> Llama3Scaling | None:
+    if rope.rope_theta is not None and rope.rope_theta <= 0:
+        raise LoadError(f"{path} has the rope_theta {rope.rope_theta}; it must be positive.")
     kind = rope.rope_type or rope.type or "default"
     if kind == "default":
         return None

@@ -83,6 +83,11 @@ def proven_widths(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[int,
     rows = torch.randn(PROOF_ROWS, weight.shape[1], generator=generator)
     rows = rows.to(weight.device, weight.dtype)
     reference = Linear(weight, bias)(rows)
+    shifted = Linear(weight, bias)(rows.roll(1, 0)).roll(-1, 0)
+    if not torch.equal(shifted, reference):
+        logger.warning(
+            "linear %s: rows depend on their place, so texts may change", tuple(weight.shape)
+        )
     widths: list[int] = []
     for width in CANDIDATE_WIDTHS:
         wide = torch.cat([product(block, weight, bias) for block in torch.split(rows, width)])

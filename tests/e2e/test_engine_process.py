@@ -80,6 +80,28 @@ def test_an_engine_on_a_socket_serves_and_ends_cleanly(model: Path, tmp_path: Pa
     assert not socket.exists()
 
 
+def test_an_engine_leaves_the_socket_of_another_alone(model: Path, tmp_path: Path) -> None:
+    """It refuses one that answers, and removes only its own file when it leaves."""
+    path = tmp_path / "s"
+
+    async def scene(process: subprocess.Popen[bytes]) -> None:
+        await (await connect(UnixAddress(str(path)), process)).close()
+        second = await asyncio.create_subprocess_exec(
+            *SPECENGINE, "serve", "--model", str(model), "--socket", str(path), stderr=-1
+        )
+        _, said = await asyncio.wait_for(second.communicate(), WAIT_S)
+        assert second.returncode == 1
+        assert b"listens at" in said
+        path.unlink()
+        path.write_text("a successor's")
+        process.send_signal(signal.SIGTERM)
+
+    with engine_process(model, "--socket", str(path)) as process:
+        asyncio.run(scene(process))
+        assert process.wait(WAIT_S) == 0
+    assert path.read_text() == "a successor's"
+
+
 def test_an_engine_on_loopback_tells_port_and_token_in_a_private_file(
     model: Path, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from specengine.models.load import load_decoder
 from specengine.protocol import CancelCause, Complete, EngineState, StopReason
 from specengine.scheduler import Job, Key, Outcome
 from specengine.settings import EngineSettings
-from tests.specengine.tiny import save_tiny_model
+from tests.specengine.tiny import save_tiny_model, tiny_architecture
 
 WAIT_S = 20.0
 LONG_PREFIX = "def f(self):\n" + "    self = (self == self)\n" * 60
@@ -122,6 +122,50 @@ def test_a_model_that_cannot_be_loaded_fails_requests_with_the_reason(
     engine.close()
 
 
+def test_a_request_after_a_failure_tries_to_load_again(
+    settings: EngineSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_tiny_model(tmp_path)
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(b"")
+    engine = Engine(msgspec.structs.replace(settings, model=str(folder)), lambda status: None)
+    engine.start()
+    client = Client(engine)
+    with pytest.raises(EngineFailed):
+        client.ask("x")
+    weights.write_bytes(whole)
+    with pytest.raises(EngineFailed):
+        client.ask("x")
+    monkeypatch.setattr(engine_module, "RETRY_S", 0.0)
+    assert client.ask("x").stop_reason is StopReason.LENGTH
+    assert engine.status.state is EngineState.READY
+    engine.close()
+
+
+def test_a_tokenizer_with_more_tokens_than_the_weights_is_refused(
+    settings: EngineSettings, tmp_path: Path
+) -> None:
+    folder = save_tiny_model(tmp_path, architecture=tiny_architecture(vocab_size=200))
+    engine = Engine(msgspec.structs.replace(settings, model=str(folder)), lambda status: None)
+    engine.start()
+    with pytest.raises(EngineFailed, match="its weights know 200"):
+        Client(engine).ask("x")
+    engine.close()
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "draft_model+suffix", "none", "auto"])
+def test_a_request_may_name_any_drafter_whose_model_is_loaded(
+    settings: EngineSettings, drafter: str
+) -> None:
+    changes = {"drafter": "suffix+draft_model", "draft_model": settings.model}
+    engine = Engine(msgspec.structs.replace(settings, **changes), lambda status: None)
+    engine.start()
+    outcome = Client(engine).ask("x", drafter=drafter)
+    assert outcome.drafter == ("suffix" if drafter == "auto" else drafter)
+    engine.close()
+
+
 def test_an_unknown_model_is_refused_before_anything_starts() -> None:
     with pytest.raises(ModelUnknown, match="smollm2-135m"):
         Engine(EngineSettings(model="smollm2-135n"), lambda status: None)
@@ -186,7 +230,10 @@ def test_every_drafter_gives_the_text_of_none(
         {"temperature": float("nan")},
         {"drafter": "guess"},
         {"drafter": "draft_model"},
+        {"drafter": "suffix+suffix"},
+        {"drafter": "+".join(["suffix"] * 600_000)},
     ],
+    ids=lambda fields: str(fields)[:40],
 )
 def test_a_request_outside_its_limits_is_refused_alone(
     engine: Engine, fields: dict[str, Any]

@@ -23,6 +23,7 @@ class FakeSession:
     counts: Counts = field(default_factory=Counts)
     num_closed: int = 0
     written: int = 0
+    drafter_name: str = "fake"
 
     @property
     def written_ids(self) -> tuple[int, ...]:
