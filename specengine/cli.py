@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from specengine.errors import SpecEngineError
-from specengine.launch import EngineCommand
+from specengine.launch import EngineCommand, absolute_model
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -143,18 +143,18 @@ def _complete(options: argparse.Namespace) -> None:
 
 
 def _engine_command(options: argparse.Namespace) -> EngineCommand:
-    from specengine.settings import load_settings
+    from specengine.settings import EngineSettings, load_settings
 
     names = ("model", "drafter", "draft_model", "precision")
     settings = load_settings({name: getattr(options, name) for name in names})
     further: list[str] = []
     if settings.draft_model:
-        further += ["--draft-model", settings.draft_model]
-    if options.precision:
+        further += ["--draft-model", absolute_model(settings.draft_model)]
+    if settings.precision != EngineSettings().precision:
         further += ["--precision", settings.precision]
-    return EngineCommand(
-        settings.model, settings.drafter, tuple(further), idle_exit_s=settings.idle_exit_s
-    )
+    # As an editor with default settings names it, so that both use one engine.
+    drafter = "" if settings.drafter == EngineSettings().drafter else settings.drafter
+    return EngineCommand(settings.model, drafter, tuple(further), idle_exit_s=settings.idle_exit_s)
 
 
 def _list_models(options: argparse.Namespace) -> None:
