@@ -161,12 +161,17 @@ class Engine:
 
     def _drain(self, *, block: bool) -> None:
         """Carry out the commands that have come; wait for one when there is nothing else to do."""
-        try:
-            while True:
-                self._commands.get(block=block)()
-                block = False
-        except queue.Empty:
-            return
+        while True:
+            try:
+                command = self._commands.get(block=block)
+            except queue.Empty:
+                return
+            block = False
+            try:
+                command()
+            except Exception:
+                # The thread serves everybody; a bug in one command must not end it.
+                logger.exception("a command failed")
 
     def _add(self, job: Job) -> None:
         if self._failure is not None and time.monotonic() - self._failed_at >= RETRY_S:

@@ -143,6 +143,27 @@ def test_a_request_after_a_failure_tries_to_load_again(
     engine.close()
 
 
+def test_a_listener_with_a_bug_does_not_end_the_thread(
+    settings: EngineSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = save_tiny_model(tmp_path)
+    (folder / "model.safetensors").write_bytes(b"")
+    engine = Engine(msgspec.structs.replace(settings, model=str(folder)), lambda status: None)
+    engine.start()
+    client = Client(engine)
+    with pytest.raises(EngineFailed):
+        client.ask("x")
+
+    def fail(what: object) -> None:
+        raise ZeroDivisionError("a bug in a listener")
+
+    engine.submit(Job(Key(2, 1), Complete(1, "a", "x"), fail, fail, fail, 0.0))
+    with pytest.raises(EngineFailed):
+        client.ask("x")
+    assert "a command failed" in caplog.text
+    engine.close()
+
+
 def test_a_tokenizer_with_more_tokens_than_the_weights_is_refused(
     settings: EngineSettings, tmp_path: Path
 ) -> None:
