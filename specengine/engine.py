@@ -22,7 +22,7 @@ from specengine.decoding.prompt import PromptLayout
 from specengine.decoding.session import Limits, Models, Session
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.build import build, recipes, resolve
-from specengine.drafters.draft_model import ModelDrafts, check_same_tokens
+from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
 from specengine.errors import (
     ConfigError,
     EngineFailed,
@@ -268,12 +268,7 @@ class Engine:
 
     def _load_draft_model(self) -> DrafterSource:
         assert self._models is not None
-        name = self.settings.draft_model or self._entry.draft
-        if not name:
-            raise SettingsInvalid(
-                f"models.toml pairs no draft model with {self.model}.",
-                hint="Name one with --draft-model, or choose another drafter.",
-            )
+        name = partner_of(self._entry, self.settings.draft_model)
         decoder, tokenizer = self._load_model(self._registry.resolve(name))
         check_same_tokens(self._models.tokenizer, tokenizer)
         capacity = min(self.settings.context_tokens, decoder.architecture.context_len)

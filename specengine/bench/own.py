@@ -17,8 +17,7 @@ from specengine.decoding.prompt import Prompt, PromptLayout
 from specengine.decoding.session import Limits, Models, Session
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.build import build, recipes
-from specengine.drafters.draft_model import ModelDrafts, check_same_tokens
-from specengine.errors import SettingsInvalid
+from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
 from specengine.models import registry
 from specengine.models.convert import ensure_model
 from specengine.models.load import load_decoder
@@ -62,12 +61,7 @@ class OwnEngine:
         )
 
     def _draft_model(self) -> DrafterSource:
-        name = self.settings.draft_model or self.entry.draft
-        if not name:
-            raise SettingsInvalid(
-                f"models.toml pairs no draft model with {self.entry.name}.",
-                hint="Name one with --draft-model, or choose another drafter.",
-            )
+        name = partner_of(self._entry, self.settings.draft_model)
         folder = ensure_model(registry.load().resolve(name))
         tokenizer = Tokenizer.load(folder)
         check_same_tokens(self.models.tokenizer, tokenizer)

@@ -11,8 +11,9 @@ from typing import Final
 from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache, Slot
 from specengine.draft import NOTHING, Draft
-from specengine.errors import ModelsIncompatible
+from specengine.errors import ModelsIncompatible, SettingsInvalid
 from specengine.models.decoder import Decoder
+from specengine.models.registry import ModelEntry
 from specengine.models.tokenizer import Tokenizer
 
 CATCH_UP_ROWS: Final = 32
@@ -91,6 +92,20 @@ class ModelDrafter:
         logits = self._model.forward(token_ids, self._slot.cache, num_logits=num_logits)
         self._known += token_ids
         return int(logits[-1].argmax()) if num_logits else -1
+
+
+def partner_of(target: ModelEntry, chosen: str) -> str:
+    """Return the draft model of a target: the chosen one, or its partner in models.toml.
+
+    Raises:  SettingsInvalid when there is neither.
+    """
+    name = chosen or target.draft
+    if not name:
+        raise SettingsInvalid(
+            f"models.toml pairs no draft model with {target.name}.",
+            hint="Name one with --draft-model, or choose another drafter.",
+        )
+    return name
 
 
 def check_same_tokens(target: Tokenizer, draft: Tokenizer) -> None:
