@@ -61,7 +61,7 @@ class OwnEngine:
         )
 
     def _draft_model(self) -> DrafterSource:
-        name = partner_of(self._entry, self.settings.draft_model)
+        name = partner_of(self.entry, self.settings.draft_model)
         folder = ensure_model(registry.load().resolve(name))
         tokenizer = Tokenizer.load(folder)
         check_same_tokens(self.models.tokenizer, tokenizer)
