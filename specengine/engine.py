@@ -273,7 +273,8 @@ class Engine:
         check_same_tokens(self._models.tokenizer, tokenizer)
         capacity = min(self.settings.context_tokens, decoder.architecture.context_len)
         # One more slot than requests run: a request that ends and one that starts may overlap.
-        return ModelDrafts(decoder, tokenizer.end_ids, self.settings.slots + 1, capacity)
+        ends = tokenizer.end_ids | tokenizer.special_ids  # as for the target
+        return ModelDrafts(decoder, ends, self.settings.slots + 1, capacity)
 
     def _source(self, name: str) -> DrafterSource:
         name = resolve(name)

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 import platformdirs
@@ -20,17 +20,27 @@ from specengine.models.sources import parse_source
 
 Architecture: TypeAlias = Literal["llama", "qwen2", "qwen3"]
 
+FimOrder: TypeAlias = Literal["prefix_first", "suffix_first"]
+"""Bavarian et al. 2022, arXiv 2207.14255, call them PSM and SPM."""
+
 MAX_FILE_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _FORM_HINT: Final = "Write tables as in the models.toml that SpecEngine brings."
 
 
 class FimTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Texts of the special tokens around prefix and suffix: prefix, suffix, middle, in order."""
+    """Texts of the special tokens that tell a model what stands before and behind a gap."""
 
     prefix: str
+    """Before the text that precedes the gap."""
     suffix: str
-    middle: str
+    """Before the text that follows it."""
+    middle: str | None = None
+    """Before what the model writes; where it is None, the middle goes on from the prefix."""
+    order: FimOrder = "prefix_first"
+    end: tuple[str, ...] = ()
+    """With these a model ends a middle. Here every special token ends a text; other servers must
+    be told."""
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
@@ -55,6 +65,8 @@ class ModelEntry(msgspec.Struct, frozen=True):
     """Text of the special token before each file of a repository, where it learnt that."""
     draft: str | None = None
     """Name of the model that drafts for this one."""
+    memory_gb: float | None = None
+    """Weights in bfloat16 and the KV of 4,096 tokens, in units of 10^9 bytes."""
 
 
 class _ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +83,7 @@ class _ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repo_name: str | None = None
     file_sep: str | None = None
     draft: str | None = None
+    memory_gb: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
 class Registry(msgspec.Struct, frozen=True):
@@ -148,7 +161,7 @@ def _read_into(
     content = _read(file)
     _refuse_unknown(file, "", content, ("default", "fim", "models"))
     for name, table in _tables(file, "fim", content).items():
-        templates[name] = _convert(file, f"fim.{name}", table, FimTemplate)
+        templates[name] = _template(file, name, table)
     for name, table in _tables(file, "models", content).items():
         models[name] = _entry(file, name, table, templates)
     for name, entry in models.items():
@@ -183,6 +196,16 @@ def _tables(file: Path, key: str, content: dict[str, object]) -> dict[str, objec
                 hint="Allowed are up to 64 of a-z 0-9 . _ - with a letter or digit first.",
             )
     return named
+
+
+def _template(file: Path, name: str, content: object) -> FimTemplate:
+    template = _convert(file, f"fim.{name}", content, FimTemplate)
+    if template.order == "prefix_first" and template.middle is None:
+        raise ConfigError(
+            f"{file}: fim.{name}.middle is missing.",
+            hint='Only with order = "suffix_first" can a middle go on from the prefix.',
+        )
+    return template
 
 
 def _entry(

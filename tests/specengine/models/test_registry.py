@@ -11,6 +11,7 @@ from specengine.models import registry
 from specengine.models.sources import HubSource, PypiSource, parse_source
 
 MODEL = 'source = "hf:owner/name@main"\narchitecture = "llama"\nlicence = "MIT"\n'
+FIM = "[fim.a]\nprefix = 'p'\nsuffix = 's'\nmiddle = 'm'\n"
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,12 @@ def test_drafts_share_the_architecture(packaged: registry.Registry) -> None:
 def test_template_is_resolved_by_its_name(packaged: registry.Registry) -> None:
     fim = packaged.get("qwen2.5-coder-7b").fim
     assert fim == registry.FimTemplate("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+
+
+def test_template_may_put_the_suffix_first_and_name_ends(tmp_path: Path) -> None:
+    text = "[fim.a]\nprefix = 'p'\nsuffix = 's'\norder = 'suffix_first'\nend = ['e', 'f']\n"
+    fim = load_own(tmp_path, text).fim_templates["a"]
+    assert fim == registry.FimTemplate("p", "s", order="suffix_first", end=("e", "f"))
 
 
 def test_model_without_template_has_none(packaged: registry.Registry) -> None:
@@ -104,6 +111,10 @@ def test_own_file_may_be_empty(tmp_path: Path, packaged: registry.Registry) -> N
         (f"[models.'../a']\n{MODEL}", r"models has the name '\.\./a'.*Allowed are"),
         (f"[models.A]\n{MODEL}", "models has the name 'A'"),
         ("[fim.a]\nprefix = 'x'", "fim.a: .*suffix"),
+        ("[fim.a]\nprefix = 'x'\nsuffix = 'y'", "fim.a.middle is missing.*suffix_first"),
+        (f"{FIM}order = 'middle_first'", "fim.a: Invalid enum value 'middle_first'"),
+        (f"{FIM}end = 'x'", "fim.a: Expected `array`, got `str`"),
+        (f"[models.a]\n{MODEL}memory_gb = -1", "models.a: Expected `float` > 0"),
         ("default = 'b'", "default: 'b' is no model"),
         ("default = []", r"default: \[\] is no model"),
         ("[models.a", "is no TOML"),
