@@ -67,7 +67,8 @@ class OwnEngine:
         check_same_tokens(self.models.tokenizer, tokenizer)
         decoder = load_decoder(folder, self.settings.precision, device=self.settings.device)
         capacity = min(self.settings.context_tokens, decoder.architecture.context_len)
-        return ModelDrafts(decoder, tokenizer.end_ids, 1, capacity)
+        ends = tokenizer.end_ids | tokenizer.special_ids  # as for the target
+        return ModelDrafts(decoder, ends, 1, capacity)
 
 
 class OwnContestant:
