@@ -94,8 +94,17 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("decode", "infill", "typing"), help="what to measure")
     _add_engine_options(parser)
-    parser.add_argument("--limit", type=int, help="prompts, lines or keys to take")
+    parser.add_argument("--limit", type=int, help="prompts, gaps of each set, or keys to take")
     parser.add_argument("--runs", type=int, default=3, help="repetitions of decode")
+    parser.add_argument("--sets", metavar="single,multi,span", help="of infill; default: all")
+    parser.add_argument("--no-heal", action="store_true", help="infill: add rows without healing")
+    parser.add_argument(
+        "--run-tests",
+        action="store_true",
+        help="infill: run what the model writes, with the problems' tests, to see if it works. It "
+        "runs as you, in processes with little time, memory and no right to write files; "
+        "that stops mistakes, not malice",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
     parser.set_defaults(run=_bench)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from specengine.bench import decode, infill, keystrokes
+from specengine.bench import decode, infill, keystrokes, sandbox
 from specengine.bench.contestants import Contestant
 from specengine.bench.machine import describe
 from specengine.bench.own import OwnContestant, OwnEngine, load_own
@@ -22,7 +22,7 @@ from specengine.bench.peers import (
     load_transformers,
 )
 from specengine.bench.report import Report, table, write_report
-from specengine.bench.workloads import example_file, load_infillings, prompt_sets
+from specengine.bench.workloads import INFILL_SETS, example_file, infill_sets, prompt_sets
 from specengine.errors import SettingsInvalid
 from specengine.settings import EngineSettings, load_settings
 
@@ -30,6 +30,8 @@ Rows = Sequence[msgspec.Struct]
 
 SETTINGS: Final = ("model", "drafter", "draft_model", "precision")
 """Options that are engine settings too."""
+
+INFILL_OPTIONS: Final = ("sets", "no_heal", "run_tests")
 
 DECODE_LIMIT: Final = 20
 INFILL_LIMIT: Final = 80
@@ -57,9 +59,12 @@ def run(what: str, options: argparse.Namespace) -> None:
 def command_text(what: str, options: argparse.Namespace) -> str:
     """Return the command line that makes the same rows."""
     words = ["specengine", "bench", what]
-    for name in (*SETTINGS, "limit", "runs"):
-        if (value := getattr(options, name)) is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
+    for name in (*SETTINGS, "limit", "runs", *INFILL_OPTIONS):
+        option, value = f"--{name.replace('_', '-')}", getattr(options, name)
+        if value is True:
+            words.append(option)
+        elif value not in (None, False):
+            words += [option, str(value)]
     return shlex.join(words)
 
 
@@ -91,9 +96,26 @@ def _peers(own: OwnEngine) -> list[Contestant]:
 
 
 def _bench_infill(settings: EngineSettings, options: argparse.Namespace) -> Rows:
+    names = _set_names(options.sets)
+    judge = sandbox.all_passes if options.run_tests else None
+    if judge is not None and not sandbox.is_available():
+        sys.stderr.write("Tests are not run: this system cannot limit a process as they need it.\n")
+        judge = None
     own = load_own(settings, _show)
-    infillings = load_infillings()[: options.limit or INFILL_LIMIT]
-    return infill.measure(own, infillings, settings.drafter, _show)
+    sets = infill_sets(names, options.limit or INFILL_LIMIT)
+    plan = infill.Plan(sets, settings.drafter, options.no_heal, judge)
+    return infill.measure(own, plan, _show)
+
+
+def _set_names(text: str | None) -> Sequence[str]:
+    if text is None:
+        return INFILL_SETS
+    names = list(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in INFILL_SETS:
+            allowed = ", ".join(INFILL_SETS)
+            raise SettingsInvalid(f"--sets names {name!r}.", hint=f"There are {allowed}.")
+    return names
 
 
 def _bench_typing(settings: EngineSettings, options: argparse.Namespace) -> Rows:

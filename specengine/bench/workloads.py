@@ -1,6 +1,6 @@
 """The texts that benchmarks complete, from HumanEval files inside this package.
 
-It knows no engine and no token. Nothing here is ever run as code.
+It knows no engine and no token, and runs nothing.
 
 Source:  Chen et al. 2021, arXiv 2107.03374; Bavarian et al. 2022, arXiv 2207.14255.
 """
@@ -22,6 +22,9 @@ from specengine.errors import ConfigError
 SETS: Final = ("humaneval", "edits")
 """Names of the sets that decoding is measured on."""
 
+INFILL_SETS: Final = ("single", "multi", "span")
+"""Names of the sets that filling in is measured on."""
+
 T = TypeVar("T")
 
 
@@ -36,12 +39,29 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Infilling(msgspec.Struct, frozen=True):
-    """A line that is missing."""
+    """A part of a function that is missing."""
 
     prompt: str
     suffix: str
     canonical_solution: str
-    """The line with its indentation and its end."""
+    """What is missing: whole lines with indentation and ends, or a span that begins anywhere."""
+    test: str
+    """Defines ``check``, which takes the function."""
+    entry_point: str
+    """Its name."""
+
+
+@dataclass(frozen=True)
+class InfillSet:
+    """Parts to fill in."""
+
+    name: str
+    infillings: tuple[Infilling, ...]
+
+    @property
+    def has_whole_lines(self) -> bool:
+        """Whether what is missing begins and ends where lines do."""
+        return self.name != "span"
 
 
 @dataclass(frozen=True)
@@ -81,9 +101,14 @@ def load_problems() -> list[Problem]:
     return _load("HumanEval.jsonl.gz", Problem)
 
 
-def load_infillings() -> list[Infilling]:
-    """Return the single-line infillings of problems 0 to 81, 441 of them."""
-    return _load("infilling-single.jsonl.gz", Infilling)
+def infill_sets(names: Sequence[str], limit: int) -> list[InfillSet]:
+    """Return sets of the infill benchmark, of each the first ``limit``."""
+    return [InfillSet(name, tuple(load_infillings(name)[:limit])) for name in names]
+
+
+def load_infillings(name: str) -> list[Infilling]:
+    """Return all of a set, from problems 0 to 81: 441 lines, 565 runs of lines, or 82 spans."""
+    return _load(f"infilling-{name}.jsonl.gz", Infilling)
 
 
 def example_file() -> Path:

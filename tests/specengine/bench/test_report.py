@@ -20,6 +20,10 @@ class Row(msgspec.Struct, frozen=True):
     model: str = "tiny"
 
 
+class Size(msgspec.Struct, frozen=True):
+    num_bytes: int
+
+
 def test_columns_are_aligned_and_what_is_common_stands_above():
     rows = [Row("plain", 3.0, None), Row("suffix", 10.123, 0.5)]
     assert table(rows).splitlines() == [
@@ -34,6 +38,16 @@ def test_single_row_has_nothing_in_common_with_others():
     assert table([Row("plain", 3.0, None)]).splitlines() == [
         "name   speed  share  model",
         "plain   3.00      -  tiny",
+    ]
+
+
+def test_rows_of_two_kinds_share_a_table():
+    lines = table([Row("plain", 3.0, None), Size(7)]).splitlines()
+    assert lines == [
+        "share -",
+        "name   speed  model  num_bytes",
+        "plain   3.00  tiny           -",
+        "-          -  -              7",
     ]
 
 

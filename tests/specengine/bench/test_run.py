@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from specengine.bench import run as bench
+from specengine.bench import sandbox
+from specengine.bench.own import OwnEngine
 from specengine.errors import SettingsInvalid
 
 
@@ -19,7 +21,13 @@ class Row(msgspec.Struct, frozen=True):
 
 def options(**changes: Any) -> argparse.Namespace:
     names = ("model", "drafter", "draft_model", "precision", "limit", "json")
-    return argparse.Namespace(**{**dict.fromkeys(names), "runs": 3, **changes})
+    fixed = {"runs": 3, "sets": None, "no_heal": False, "run_tests": False}
+    return argparse.Namespace(**{**dict.fromkeys(names), **fixed, **changes})
+
+
+@pytest.fixture
+def _tiny(monkeypatch: pytest.MonkeyPatch, tiny_engine: OwnEngine) -> None:
+    monkeypatch.setattr(bench, "load_own", lambda settings, on_progress: tiny_engine)
 
 
 @pytest.fixture
@@ -54,6 +62,48 @@ def test_nothing_to_measure_is_refused(name: str):
 def test_command_names_only_what_was_given():
     text = bench.command_text("infill", options(draft_model="my model", precision="float32"))
     assert text == ("specengine bench infill --draft-model 'my model' --precision float32 --runs 3")
+
+
+def test_command_names_the_options_of_infill():
+    text = bench.command_text("infill", options(sets="span", no_heal=True, run_tests=True))
+    assert text == "specengine bench infill --runs 3 --sets span --no-heal --run-tests"
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_nothing_that_a_model_writes_is_run_unasked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr("subprocess.Popen", None)
+    monkeypatch.setattr(bench, "describe", dict)
+    file = tmp_path / "rows.json"
+    bench.run("infill", options(limit=1, sets="single,span", json=file))
+    rows = json.loads(file.read_text("utf-8"))["rows"]
+    assert [row["set"] for row in rows] == ["single", "single", "span"]
+    assert [row["pass_rate"] for row in rows] == [None] * 3
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_tests_are_run_if_asked(tmp_path: Path):
+    file = tmp_path / "rows.json"
+    bench.run("infill", options(limit=1, sets="single", run_tests=True, json=file))
+    rows = json.loads(file.read_text("utf-8"))["rows"]
+    assert [row["pass_rate"] for row in rows] == [0.0, 0.0]
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_tests_are_not_run_where_a_process_cannot_be_limited(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.setattr(sandbox, "is_available", lambda: False)
+    file = tmp_path / "rows.json"
+    bench.run("infill", options(limit=1, sets="span", run_tests=True, json=file))
+    assert json.loads(file.read_text("utf-8"))["rows"][0]["pass_rate"] is None
+    assert "cannot limit a process" in capsys.readouterr().err
+
+
+def test_unknown_set_is_named_with_those_that_there_are():
+    with pytest.raises(SettingsInvalid, match=r"'lines'.*single, multi, span"):
+        bench.run("infill", options(sets="span,lines"))
 
 
 @pytest.mark.model

@@ -3,9 +3,13 @@ from __future__ import annotations
 import ast
 import importlib.resources
 
+import pytest
+
 from specengine.bench.workloads import (
+    INFILL_SETS,
     edits,
     example_file,
+    infill_sets,
     load_infillings,
     load_problems,
     prompt_sets,
@@ -14,7 +18,7 @@ from specengine.bench.workloads import (
 
 def test_data_is_whole_and_has_its_licence():
     assert len(load_problems()) == 164
-    assert len(load_infillings()) == 441
+    assert [len(load_infillings(name)) for name in INFILL_SETS] == [441, 565, 82]
     folder = importlib.resources.files("specengine.bench") / "data" / "humaneval"
     assert "Permission is hereby granted" in (folder / "LICENSE").read_text("utf-8")
 
@@ -23,6 +27,20 @@ def test_sets_hold_as_many_prompts_as_asked():
     sets = prompt_sets(3)
     assert [one.name for one in sets] == ["humaneval", "edits"]
     assert [len(one.prompts) for one in sets] == [3, 3]
+
+
+def test_infill_sets_hold_as_many_gaps_as_asked():
+    sets = infill_sets(["span", "multi"], 3)
+    assert [one.name for one in sets] == ["span", "multi"]
+    assert [len(one.infillings) for one in sets] == [3, 3]
+    assert [one.has_whole_lines for one in sets] == [False, True]
+
+
+@pytest.mark.parametrize("name", INFILL_SETS)
+def test_parts_make_a_function(name: str):
+    for infilling in load_infillings(name):
+        ast.parse(infilling.prompt + infilling.canonical_solution + infilling.suffix)
+        assert infilling.canonical_solution.endswith("\n") or name == "span"
 
 
 def test_second_version_stops_behind_the_first_line_of_its_body():
