@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 import torch
 
 from specengine.errors import LoadError
-
-SUPPORTED: Final = {
-    "LlamaForCausalLM": "llama",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-}
-"""Architectures that the decoder runs, by the name in ``config.json``."""
+from specengine.models.families import SUPPORTED, Family, refusal
 
 
 @dataclass(frozen=True)
@@ -33,10 +27,17 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True)
+class LinearScaling:
+    """All rope frequencies divided, as in models that were trained on to longer texts."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
 class Architecture:
     """Everything about a decoder but its weights."""
 
-    family: str
+    family: Family
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -47,7 +48,7 @@ class Architecture:
     context_len: int
     norm_eps: float
     rope_theta: float
-    rope_scaling: Llama3Scaling | None
+    rope_scaling: Llama3Scaling | LinearScaling | None
     has_tied_embeddings: bool
 
     @property
@@ -90,13 +91,16 @@ def read_architecture(folder: Path) -> Architecture:
 def rope_frequencies(architecture: Architecture) -> torch.Tensor:
     """Return the angle per position of each pair of dimensions, float64 [D / 2].
 
-    Source:  Su et al. 2021, arXiv 2104.09864, eq. 15; the Llama 3.1 ramp as its authors publish it.
+    Source:  Su et al. 2021, arXiv 2104.09864, eq. 15; linear scaling is Chen et al. 2023, arXiv
+             2306.15595; the Llama 3.1 ramp as its authors publish it.
     """
     half = torch.arange(0, architecture.head_dim, 2, dtype=torch.float64) / architecture.head_dim
     frequencies = architecture.rope_theta**-half
     scaling = architecture.rope_scaling
     if scaling is None:
         return frequencies
+    if isinstance(scaling, LinearScaling):
+        return frequencies / scaling.factor
     turns = scaling.original_context * frequencies / (2 * torch.pi)
     ramp = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     kept = ramp.clamp(0, 1)
@@ -135,15 +139,16 @@ class _Config(msgspec.Struct):
     rope_scaling: _Rope | None = None
     tie_word_embeddings: bool = False
     use_sliding_window: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
 
 
 def _check_supported(config: _Config, path: Path) -> None:
     name = config.architectures[0]
     if name not in SUPPORTED:
-        raise LoadError(
-            f"{path} is a {name}, which this engine cannot run.",
-            hint=f"It runs {', '.join(SUPPORTED)}.",
-        )
+        raise refusal(f"{path} is a {name}, which this engine does not run yet.")
+    if config.mlp_bias or (config.attention_bias and SUPPORTED[name] != "qwen2"):
+        raise refusal(f"{path} wants a bias in linear layers, which this engine does not add yet.")
     if config.use_sliding_window:
         raise LoadError(f"{path} wants sliding-window attention, which this engine does not have.")
     if config.hidden_act != "silu":
@@ -161,12 +166,16 @@ def _head_dim(config: _Config) -> int:
     return config.head_dim or config.hidden_size // config.num_attention_heads
 
 
-def _scaling(rope: _Rope, path: Path) -> Llama3Scaling | None:
+def _scaling(rope: _Rope, path: Path) -> Llama3Scaling | LinearScaling | None:
     if rope.rope_theta is not None and rope.rope_theta <= 0:
         raise LoadError(f"{path} has the rope_theta {rope.rope_theta}; it must be positive.")
     kind = rope.rope_type or rope.type or "default"
     if kind == "default":
         return None
+    if kind == "linear":
+        if rope.factor is None or rope.factor <= 0:
+            raise LoadError(f"{path} scales rope by 'linear' without a positive factor.")
+        return LinearScaling(rope.factor)
     numbers = (
         rope.factor,
         rope.low_freq_factor,
@@ -174,7 +183,7 @@ def _scaling(rope: _Rope, path: Path) -> Llama3Scaling | None:
         rope.original_max_position_embeddings,
     )
     if kind != "llama3" or None in numbers:
-        raise LoadError(f"{path} scales rope by {kind!r}; this engine knows default and llama3.")
+        raise LoadError(f"{path} scales rope by {kind!r}; this engine knows linear and llama3.")
     factor, low, high, original = (number or 0 for number in numbers)
     if factor <= 0 or not 0 < low < high or original <= 0:
         raise LoadError(f"{path} has rope factors that give no frequencies: {numbers}.")

@@ -25,6 +25,7 @@ import platformdirs
 import safetensors
 
 from specengine.errors import LoadError
+from specengine.models.families import check_runs
 from specengine.models.registry import ModelEntry, Registry
 from specengine.models.sources import (
     FolderSource,
@@ -113,6 +114,7 @@ def ensure_model(
 
     Raises: LoadError saying what failed, where, and what to do.
     """
+    check_runs(entry.name, entry.architecture, entry.tokenizer)
     source = parse_source(entry.source)
     if isinstance(source, FolderSource):
         return _local_folder(source)

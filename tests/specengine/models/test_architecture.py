@@ -9,12 +9,13 @@ import torch
 
 from specengine.errors import LoadError
 from specengine.models.architecture import (
-    SUPPORTED,
     Architecture,
+    LinearScaling,
     Llama3Scaling,
     read_architecture,
     rope_frequencies,
 )
+from specengine.models.families import SUPPORTED
 from tests.specengine.tiny import tiny_architecture, tiny_config, tiny_tensors
 
 LLAMA3 = {
@@ -103,7 +104,11 @@ def test_config_of_no_architecture_is_refused(tmp_path: Path) -> None:
         ({"head_dim": None, "hidden_size": 60}, "head size 15"),
         ({"head_dim": None, "num_attention_heads": 128}, "head size 0"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "'yarn'"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
+        ({"rope_scaling": {"type": "linear"}}, "'linear' without a positive factor"),
+        ({"rope_scaling": {"type": "linear", "factor": 0.0}}, "'linear' without a positive factor"),
+        ({"attention_bias": True}, "bias"),
+        ({"mlp_bias": True}, "bias"),
         ({"rope_scaling": {**LLAMA3, "factor": None}}, "'llama3'"),
     ],
 )
@@ -136,6 +141,19 @@ def test_rope_theta_is_found_in_old_and_new_configs(
 @pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
 def test_llama3_scaling_is_read(tmp_path: Path, key: str) -> None:
     assert read(tmp_path, **{key: LLAMA3}).rope_scaling == Llama3Scaling(8.0, 1.0, 4.0, 8192)
+
+
+@pytest.mark.parametrize("key", ["type", "rope_type"])
+def test_linear_scaling_is_read(tmp_path: Path, key: str) -> None:
+    """DeepSeek-Coder has it."""
+    scaling = read(tmp_path, rope_scaling={key: "linear", "factor": 4.0}).rope_scaling
+    assert scaling == LinearScaling(4.0)
+
+
+def test_qwen2_names_its_attention_biases_or_not(tmp_path: Path) -> None:
+    for is_named in (False, True):
+        changes = {"architectures": ["Qwen2ForCausalLM"], "attention_bias": is_named}
+        assert read(tmp_path, **changes).family == "qwen2"
 
 
 def test_frequencies_fall_from_one_by_powers_of_theta() -> None:

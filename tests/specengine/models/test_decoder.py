@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from specengine.cache.kv_cache import TILE, KVCache
 from specengine.errors import LoadError
-from specengine.models.architecture import Architecture, Llama3Scaling
+from specengine.models.architecture import Architecture, LinearScaling, Llama3Scaling
 from specengine.models.decoder import Decoder
 from specengine.models.load import decoder_from, load_decoder
 from specengine.models.tokenizer import Tokenizer
@@ -65,6 +65,7 @@ FAMILIES = {
     "llama": tiny_architecture(),
     "llama_tied": tiny_architecture(has_tied_embeddings=True),
     "llama3_rope": tiny_architecture(rope_scaling=SCALING),
+    "linear_rope": tiny_architecture(rope_scaling=LinearScaling(4.0)),
     "qwen2": tiny_architecture(family="qwen2", rope_theta=1e6),
     "qwen3": tiny_architecture(family="qwen3", head_dim=32),
 }
@@ -73,8 +74,10 @@ FAMILIES = {
 def save_config_with_rope(folder: Path, architecture: Architecture) -> None:
     config = tiny_config(architecture)
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": architecture.rope_theta}
-    if architecture.rope_scaling is not None:
-        scaling = architecture.rope_scaling
+    scaling = architecture.rope_scaling
+    if isinstance(scaling, LinearScaling):
+        rope |= {"rope_type": "linear", "factor": scaling.factor}
+    elif scaling is not None:
         rope |= {
             "rope_type": "llama3",
             "factor": scaling.factor,
