@@ -169,17 +169,28 @@ def _engine_command(options: argparse.Namespace) -> EngineCommand:
 def _list_models(options: argparse.Namespace) -> None:
     from specengine.models import registry
     from specengine.models.convert import list_models
+    from specengine.models.families import can_run
 
     known = registry.load()
-    print(f"{'model':24}{'here':12}{'fills in':10}{'draft model':24}licence")
+    columns = "{:24}{:10}{:12}{:10}{:10}{:24}{}"
+    print(columns.format("model", "runs", "memory", "here", "fills in", "draft model", "licence"))
     for status in list_models(known):
         entry = known.get(status.name)
-        name = f"{status.name} *" if status.name == known.default else status.name
-        here = f"{status.size_bytes / 1e6:.0f} MB" if status.folder else "-"
-        fills_in = "yes" if entry.fim else "-"
-        print(f"{name:24}{here:12}{fills_in:10}{entry.draft or '-':24}{status.licence or '?'}")
+        print(
+            columns.format(
+                f"{status.name} *" if status.name == known.default else status.name,
+                "yes" if can_run(entry.architecture, entry.tokenizer) else "upstream",
+                f"{entry.memory_gb:.1f} GB" if entry.memory_gb else "?",
+                f"{status.size_bytes / 1e6:.0f} MB" if status.folder else "-",
+                "yes" if entry.fim else "-",
+                entry.draft or "-",
+                status.licence or "?",
+            )
+        )
     print(
-        "\n* default. fills in: reads the text behind the cursor too. Not here: fetched when used."
+        "\n* default. runs: upstream means not in this engine yet, only behind another server."
+        "\nmemory: in bfloat16 with 4,096 tokens of context. here: on disk; fetched when used."
+        "\nfills in: reads the text behind the cursor too."
     )
 
 

@@ -31,5 +31,7 @@ def test_models_are_listed_with_their_default(
     main(["models", "list"])
     lines = capsys.readouterr().out.splitlines()
     (default,) = (line for line in lines if "smollm2-135m *" in line)
-    assert default.split() == ["smollm2-135m", "*", "-", "-", "-", "Apache-2.0"]
-    assert any(line.startswith("qwen2.5-coder-7b") and "yes" in line for line in lines)
+    assert " ".join(default.split()) == "smollm2-135m * yes 0.4 GB - - - Apache-2.0"
+    rows = {name: " ".join(rest) for name, *rest in (line.split() for line in lines if line)}
+    assert rows["qwen2.5-coder-7b"] == "yes 15.5 GB - yes qwen2.5-coder-0.5b Apache-2.0"
+    assert rows["starcoder2-3b"].startswith("upstream 6.2 GB")

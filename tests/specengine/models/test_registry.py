@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from specengine.errors import ConfigError, ModelUnknown
 from specengine.models import registry
+from specengine.models.families import can_run
 from specengine.models.sources import HubSource, PypiSource, parse_source
 
 MODEL = 'source = "hf:owner/name@main"\narchitecture = "llama"\nlicence = "MIT"\n'
@@ -41,18 +43,51 @@ def test_every_other_model_comes_from_a_hub(packaged: registry.Registry) -> None
     assert all(isinstance(source, HubSource) for source in sources.values())
 
 
-def test_drafts_share_the_architecture(packaged: registry.Registry) -> None:
-    pairs = {
-        name: packaged.get(entry.draft).architecture
-        for name, entry in packaged.models.items()
-        if entry.draft is not None
-    }
-    assert pairs == {name: packaged.get(name).architecture for name in pairs}
+def test_drafts_are_smaller_and_share_template_and_kind_of_tokenizer(
+    packaged: registry.Registry,
+) -> None:
+    targets = [entry for entry in packaged.models.values() if entry.draft is not None]
+    drafts = [packaged.get(entry.draft or "") for entry in targets]
+    for target, draft in zip(targets, drafts, strict=True):
+        assert (target.fim, target.tokenizer) == (draft.fim, draft.tokenizer), target.name
+        assert (draft.memory_gb or 0) < (target.memory_gb or 0), target.name
+
+
+def test_what_this_engine_runs_is_drafted_for_by_what_it_runs(packaged: registry.Registry) -> None:
+    for entry in packaged.models.values():
+        draft = packaged.get(entry.draft or entry.name)
+        if can_run(entry.architecture, entry.tokenizer):
+            assert can_run(draft.architecture, draft.tokenizer), entry.name
+
+
+def test_every_model_says_how_much_memory_it_takes(packaged: registry.Registry) -> None:
+    assert all(entry.memory_gb for entry in packaged.models.values())
+
+
+def test_every_licence_is_an_spdx_expression(packaged: registry.Registry) -> None:
+    licences = {entry.licence or "" for entry in packaged.models.values()}
+    references = {licence for licence in licences if licence.startswith("LicenseRef-")}
+    assert licences - references == {"Apache-2.0", "MIT"}
+    assert all(re.fullmatch(r"LicenseRef-[A-Za-z0-9.-]+", licence) for licence in references)
+
+
+def test_every_template_is_used_and_its_tokens_differ(packaged: registry.Registry) -> None:
+    assert {entry.fim for entry in packaged.models.values()} - {None} == set(
+        packaged.fim_templates.values()
+    )
+    for name, fim in packaged.fim_templates.items():
+        tokens = [fim.prefix, fim.suffix, fim.middle, *fim.end]
+        assert len(set(tokens)) == len(tokens), name
 
 
 def test_template_is_resolved_by_its_name(packaged: registry.Registry) -> None:
     fim = packaged.get("qwen2.5-coder-7b").fim
-    assert fim == registry.FimTemplate("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+    assert fim == registry.FimTemplate(
+        "<|fim_prefix|>",
+        "<|fim_suffix|>",
+        "<|fim_middle|>",
+        end=("<|fim_pad|>", "<|file_sep|>", "<|repo_name|>"),
+    )
 
 
 def test_template_may_put_the_suffix_first_and_name_ends(tmp_path: Path) -> None:
@@ -114,6 +149,7 @@ def test_own_file_may_be_empty(tmp_path: Path, packaged: registry.Registry) -> N
         ("[fim.a]\nprefix = 'x'\nsuffix = 'y'", "fim.a.middle is missing.*suffix_first"),
         (f"{FIM}order = 'middle_first'", "fim.a: Invalid enum value 'middle_first'"),
         (f"{FIM}end = 'x'", "fim.a: Expected `array`, got `str`"),
+        (f"[models.a]\n{MODEL}tokenizer = 'words'", "models.a: Invalid enum value 'words'"),
         (f"[models.a]\n{MODEL}memory_gb = -1", "models.a: Expected `float` > 0"),
         ("default = 'b'", "default: 'b' is no model"),
         ("default = []", r"default: \[\] is no model"),
