@@ -16,10 +16,8 @@ from typing import Final
 from tree_sitter import Node, Tree
 
 from lsp_server.positions import bytes_from_chars, chars_from_bytes
+from lsp_server.quoting import window_of
 from lsp_server.syntax import Grammar, leaves, parse, words
-
-WINDOW_CHARS: Final = 3000
-"""How much of the prefix is parsed along with the streamed text."""
 
 OPENERS: Final = frozenset(("(", "[", "{", "${", "#{", "string_start"))
 CLOSERS: Final = frozenset((")", "]", "}", "string_end"))
@@ -32,16 +30,6 @@ INDENTED_CONTINUATIONS: Final = words("else elif except finally")
 """The same, where a statement ends with its line."""
 
 _REST_IS_CLOSERS: Final = re.compile(r"[\s)\]}>\"'`;,]*")
-_BEGINNINGS: Final = (
-    re.compile(
-        r"\n(?=(?:async )?def \w+\(|class \w+[(:{ ]|import [\w., ]+\n|from [\w.]+ import |@\w"
-        r"|function \w+\(|func [\w(]|(?:pub )?fn \w+|impl\b|#include)"
-    ),
-    re.compile(r"\n(?=[ \t]+(?:(?:async )?def|class) \w+[(:])"),
-    re.compile(r"\n(?=[^\s})\]#/*\"'])"),
-)
-"""Lines to begin a window with, the surest first."""
-
 _WORD_OR_SIGN: Final = re.compile(r"\w+|[^\w\s]")
 
 
@@ -91,7 +79,7 @@ class _Walk:
 
 def find_site(prefix: str, rest: str, grammar: Grammar | None) -> Site:
     """Return what a cursor between a prefix and the rest of its line asks for."""
-    window = _window(prefix)
+    window = window_of(prefix)
     line = prefix[prefix.rfind("\n") + 1 :]
     if not _REST_IS_CLOSERS.fullmatch(rest):
         return Site(Scope.LINE, grammar, window)
@@ -271,17 +259,3 @@ def _is_in_string(node: Node | None) -> bool:
             return True
         parent = parent.parent
     return False
-
-
-def _window(prefix: str) -> str:
-    """Return the end of the prefix, if possible from where a definition begins.
-
-    A window that began inside a string would take code for strings and strings for code.
-    """
-    if len(prefix) <= WINDOW_CHARS:
-        return prefix
-    start = len(prefix) - WINDOW_CHARS
-    for beginning in _BEGINNINGS:
-        if (found := beginning.search(prefix, start)) is not None:
-            return prefix[found.end() :]
-    return prefix[prefix.find("\n", start) + 1 :]

@@ -7,23 +7,11 @@ Text is LF throughout; ``with_line_ends`` restores what the document uses. Pure 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-
-@dataclass(frozen=True)
-class Place:
-    """What surrounds the cursor, in LF."""
-
-    before: str
-    """The cursor's line up to the cursor."""
-    rest: str
-    """The cursor's line from the cursor on."""
-    next_lines: tuple[str, ...]
-    """The first lines below that are not blank."""
-    is_prose: bool = False
-    """The document is text for people: sentences and fences belong in it."""
+from lsp_server.place import Place
+from lsp_server.stop_rules import LINE_RULES, STOP_RULES, Rule, is_decided, opening_len
 
 
 @dataclass(frozen=True)
@@ -37,41 +25,13 @@ class Processed:
 
 CLOSERS: Final = frozenset(")]}>\"'`;,")
 _PAIRS: Final = {")": "(", "]": "[", "}": "{"}
-_FENCE: Final = re.compile(r"^[ \t]*(```|~~~).*$", re.MULTILINE)
-_PROSE: Final = re.compile(
-    r"^(Here(?: is|'s)|This (?:code|function|method|class|program|script|will)|In this|Note that"
-    r"|Note:|Explanation|Output:|The (?:above|following|code|function)|You can|I hope)\b.*$",
-    re.MULTILINE,
-)
 _CLOSING_LINE: Final = re.compile(r"[\s)\]}>\"'`;,]*")
 _MEANINGLESS: Final = re.compile(r"[\s#/*.\-_=<>!~\\]*")
-MAX_PERIOD: Final = 4
-"""Longest run of lines that is recognised when it comes again and again."""
 
 
-def end_at_fence(text: str, place: Place) -> str:
-    """End at a Markdown fence or a sentence about the code; a fence around all is taken off."""
-    if place.is_prose:
-        return text
-    opening = _FENCE.match(text)
-    if opening is not None and not place.before.strip():
-        text = text[opening.end() :].removeprefix("\n")
-    starts = [match.start() for rule in (_FENCE, _PROSE) if (match := rule.search(text))]
-    # The first line continues the cursor's own: what looks like prose there is a word of it.
-    starts = [start for start in starts if start > 0 or not place.before.strip()]
-    return text[: min(starts)] if starts else text
-
-
-def end_at_repetition(text: str, place: Place) -> str:
-    """Keep one of the lines, or runs of up to four lines, that come three times in a row."""
-    lines = text.split("\n")
-    for end in range(1, len(lines) + 1):
-        for period in range(1, MAX_PERIOD + 1):
-            first = end - 3 * period
-            run = lines[first : first + period]
-            if first >= 0 and _is_thrice(lines, first, period) and _has_words(run):
-                return "\n".join(lines[: first + period])
-    return text
+def drop_opening_fence(text: str, place: Place) -> str:
+    """Drop a fence around all of the text; the one that closes it is where the text ends."""
+    return text[opening_len(text, place) :]
 
 
 def end_at_next_line(text: str, place: Place) -> str:
@@ -132,9 +92,9 @@ def drop_meaningless(text: str, place: Place) -> str:
     return "" if _MEANINGLESS.fullmatch(text) else text
 
 
-RULES: Final[tuple[Callable[[str, Place], str], ...]] = (
-    end_at_fence,
-    end_at_repetition,
+RULES: Final[tuple[Rule, ...]] = (
+    drop_opening_fence,
+    *STOP_RULES,
     end_at_next_line,
     drop_duplicate_of_next_line,
     drop_closers_below,
@@ -144,7 +104,7 @@ RULES: Final[tuple[Callable[[str, Place], str], ...]] = (
 )
 """In the order in which they are applied."""
 
-STREAM_RULES: Final = (end_at_fence, end_at_repetition, end_at_next_line)
+STREAM_RULES: Final = (*STOP_RULES, end_at_next_line)
 """Those whose cut is final while text still arrives."""
 
 
@@ -158,15 +118,17 @@ def postprocess(text: str, place: Place) -> Processed:
 
 
 def stream_end(text: str, place: Place) -> int | None:
-    """Return where complete lines of streamed text end for good, or None while they do not."""
-    lines, _, _ = text.rpartition("\n")
-    if not lines:
-        return None
-    kept = lines
-    for rule in STREAM_RULES:
-        kept = rule(kept, place)
-    # A fence that opens the text is taken off at the end; until then the text is as it came.
-    return len(kept) if len(kept) < len(lines) and text.startswith(kept) else None
+    """Return where streamed text ends for good, or None while it does not.
+
+    Lines count when they are complete, the last one also when it is already past saving.
+    """
+    opening = opening_len(text, place)  # dropped from the whole text only
+    body = text[opening:]
+    lines, _, last = body.rpartition("\n")
+    kept = _apply(STREAM_RULES, lines, place)
+    if len(kept) == len(lines) and is_decided(last, place):
+        lines, kept = body, _apply(LINE_RULES, body, place)
+    return opening + len(kept) if len(kept) < len(lines) else None
 
 
 def num_covered(text: str, rest: str) -> int:
@@ -198,13 +160,10 @@ def to_lf(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _is_thrice(lines: list[str], first: int, period: int) -> bool:
-    one, two, three = (lines[first + n * period : first + (n + 1) * period] for n in range(3))
-    return one == two == three
-
-
-def _has_words(lines: list[str]) -> bool:
-    return any(char.isalnum() for line in lines for char in line)
+def _apply(rules: tuple[Rule, ...], text: str, place: Place) -> str:
+    for rule in rules:
+        text = rule(text, place)
+    return text
 
 
 def _is_closing(line: str) -> bool:

@@ -16,8 +16,10 @@ from typing import Final, Protocol
 
 from lsp_server.block import Site, find_end
 from lsp_server.documents import Edit
-from lsp_server.postprocess import Place, stream_end, to_lf
+from lsp_server.place import Place
+from lsp_server.postprocess import stream_end, to_lf
 from lsp_server.prompt import Anchor, Prompt
+from lsp_server.stop_rules import opening_len
 from lsp_server.suggestion_cache import AUTO_CLOSED, Suggestion, SuggestionCache
 from specengine.client import EngineClient
 from specengine.errors import InternalFault, SpecEngineError
@@ -168,7 +170,7 @@ class Run:
             self._settle()
         elif not self._agrees(self._typed):
             self.cancel(CancelCause.SUPERSEDED)
-        elif self.whole_lines.strip():
+        elif (lines := self.whole_lines)[opening_len(lines, self.plan.place) :].strip():
             _resolve(self.has_line)
 
     def _take_done(self, done: Done) -> None:
@@ -181,7 +183,12 @@ class Run:
 
     def _end(self) -> int | None:
         """Where the text ends for good: with its block, or by a rule; the earlier one."""
-        ends = (find_end(self.plan.site, self.text), stream_end(self.text, self.plan.place))
+        opening = opening_len(self.text, self.plan.place)
+        block_end = find_end(self.plan.site, self.text[opening:])
+        ends = (
+            None if block_end is None else opening + block_end,
+            stream_end(self.text, self.plan.place),
+        )
         return min((end for end in ends if end is not None), default=None)
 
     def _settle(self) -> None:

@@ -20,8 +20,10 @@ from lsprotocol import types
 
 from lsp_server.block import Scope, find_site
 from lsp_server.documents import Document, Snapshot
-from lsp_server.postprocess import Place, num_covered, postprocess, to_lf, with_line_ends
+from lsp_server.place import Place
+from lsp_server.postprocess import num_covered, postprocess, to_lf, with_line_ends
 from lsp_server.prompt import Budget, Prompt, build_prompt
+from lsp_server.quoting import SCAN_CHARS, window_above
 from lsp_server.state import OpenDocument, State
 from lsp_server.syntax import grammar_of
 from lsp_server.trace_log import Outcome, TraceRecord
@@ -297,7 +299,17 @@ def place_of(snapshot: Snapshot) -> Place:
     below = to_lf(snapshot.text[snapshot.line_end : snapshot.line_end + _NEXT_CHARS])
     next_lines = [line for line in below.split("\n")[1:] if line.strip()][:NUM_NEXT_LINES]
     is_prose = snapshot.language in PROSE_LANGUAGES
-    return Place(snapshot.before, snapshot.rest[:_REST_CHARS], tuple(next_lines), is_prose)
+    grammar = grammar_of(snapshot.language)
+    above_start = max(0, snapshot.line_start - 2 * SCAN_CHARS)  # twice: CR LF becomes one
+    above = to_lf(snapshot.text[above_start : snapshot.line_start])[-SCAN_CHARS:]
+    return Place(
+        snapshot.before,
+        snapshot.rest[:_REST_CHARS],
+        tuple(next_lines),
+        is_prose,
+        window_above(above, grammar),
+        grammar,
+    )
 
 
 def _selection(

@@ -4,16 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lsp_server.place import Place
 from lsp_server.postprocess import (
     RULES,
-    Place,
     drop_closers_below,
     drop_duplicate_of_next_line,
     drop_meaningless,
+    drop_opening_fence,
     drop_overlap_with_rest,
-    end_at_fence,
     end_at_next_line,
-    end_at_repetition,
     num_covered,
     postprocess,
     stream_end,
@@ -30,34 +29,16 @@ def place(before: str = "", rest: str = "", *next_lines: str, is_prose: bool = F
 @pytest.mark.parametrize(
     ("before", "text", "expected"),
     [
-        ("", "x = 1\n```\nThat is it.", "x = 1\n"),
-        ("", "```python\nx = 1\n```\n", "x = 1\n"),
-        ("", "x = 1\n\nThis code sets x to 1.", "x = 1\n\n"),
-        ("x = ", "```", "```"),
-        ("", "# This code is fine\nx = 1", "# This code is fine\nx = 1"),
-        ("# ", "Note that x", "Note that x"),
+        ("", "```python\nx = 1\n```\n", "x = 1\n```\n"),
+        ("    ", "\n~~~\n    x = 1\n    y", "x = 1\n    y"),
+        ("", "```", ""),
+        ("x = ", "```\ny", "```\ny"),
+        ("", "x\n```\ny", "x\n```\ny"),
     ],
 )
-def test_fence_or_talk_ends_the_text(before: str, text: str, expected: str):
-    assert expected == end_at_fence(text, place(before))
-
-
-def test_fence_stays_in_prose():
-    assert end_at_fence("a\n```\nb", place(is_prose=True)) == "a\n```\nb"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a = 1\na = 1\na = 1\na = 1", "a = 1"),
-        ("x\na\nb\na\nb\na\nb\n", "x\na\nb"),
-        ("a = 1\na = 1\nb", "a = 1\na = 1\nb"),
-        ("}\n}\n}\n}", "}\n}\n}\n}"),
-        ("a\n  a\n    a", "a\n  a\n    a"),
-    ],
-)
-def test_line_that_comes_three_times_is_kept_once(text: str, expected: str):
-    assert expected == end_at_repetition(text, place())
+def test_fence_around_the_text_is_dropped(before: str, text: str, expected: str):
+    assert expected == drop_opening_fence(text, place(before))
+    assert text == drop_opening_fence(text, place(before, is_prose=True))
 
 
 @pytest.mark.parametrize(
@@ -193,13 +174,16 @@ def test_closers_that_the_text_brings_are_covered(text: str, rest: str, expected
     [
         ("x = 1", None),
         ("x = 1\n", None),
-        ("x = 1\n```\n", "x = 1\n"),
+        ("x = 1\n```\n", "x = 1"),
+        ("x = 1\n``", None),
+        ("x = 1\n\n```", "x = 1"),
         ("x = 1\n    done()\ny", "x = 1"),
-        ("y\ny\ny\n", "y"),
+        ("y = 1\n    y = 1\n    y = 1\n", "y = 1"),
         ("```python\nx = 1\n", None),
+        ("```python\n    x = 1\n```", "```python\n    x = 1"),
     ],
 )
-def test_stream_ends_at_complete_lines_only(text: str, expected: str | None):
+def test_stream_ends_at_lines_that_stay_what_they_are(text: str, expected: str | None):
     end = stream_end(text, place("    ", "", "    done()"))
     assert expected == (None if end is None else text[:end])
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lsp_server.block import Scope, Site
 from lsp_server.documents import Edit
-from lsp_server.postprocess import Place
+from lsp_server.place import Place
 from lsp_server.prompt import Prompt
 from lsp_server.syntax import grammar_of
 from lsp_server.typing_session import ADOPTION_GRACE_S, CANCEL_GRACE_S, Run, RunPlan, TypingSession
@@ -105,6 +106,30 @@ def test_run_ends_where_its_block_ends(tmp_path: Path):
         assert done is not None
         assert done.stop_reason is StopReason.STOPPED
         assert stage.session.find_cached(PROMPT) == "return 1"
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ("x = 1\n", "\n``", "`", "\n"),
+        ("x = 1\n\n", "This function takes a", " list of words", " and"),
+        ("x = 1\n", "    y = 2\n" * 2, "    y = 2\n", "    y = 2\n"),
+    ],
+)
+def test_run_ends_where_the_model_leaves_code(tmp_path: Path, pieces: tuple[str, ...]):
+    """The engine is told at once, before the line or the text is complete."""
+    grammar = grammar_of("python")
+    place = Place("    ", "", (), False, "def f():\n", grammar)
+
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start(replace(PLAN, place=place))
+        for piece in pieces[:-1]:
+            request.write(piece)
+        assert await request.stopped == "".join(pieces[:-1])
+        await run.settled
+        assert run.text in ("x = 1", "x = 1\n    y = 2")
 
     play(tmp_path, scene)
 
