@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_complete(commands.add_parser("complete", help="complete at a place of a file"))
     _add_models(commands.add_parser("models", help="list, fetch and check models"))
     _add_bench(commands.add_parser("bench", help="measure on this machine"))
+    _add_train(commands.add_parser("train", help="train an adapter"))
     demo = commands.add_parser("demo", help="type into a real file through the language server")
     demo.set_defaults(run=_demo)
     return parser
@@ -89,6 +90,30 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help="verify the files of a model")
     check.add_argument("name", nargs="?", help="default: the default model")
     check.set_defaults(run=_check_model)
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(required=True, metavar="WHAT")
+    fim = kinds.add_parser("fim", help="teach a model to fill in the middle; goes on where it was")
+    fim.add_argument("--out", type=Path, metavar="DIR", help="folder of the run and its result")
+    fim.add_argument("--init", type=Path, metavar="DIR", help="adapter to begin with")
+    fim.add_argument("--tokens", type=int, default=6_000_000, help="to train on")
+    fim.add_argument("--rate", type=float, default=3e-4, help="learning rate")
+    fim.set_defaults(run=_train_fim)
+    measure = kinds.add_parser("measure", help="how a model writes middles of held-out packages")
+    measure.set_defaults(run=_measure_middles)
+    for command in (fim, measure):
+        command.add_argument("--model", help="name in models.toml, or a folder")
+        command.add_argument("--rank", type=int, default=16, help="of the adapter")
+        command.add_argument("--seed", type=int, default=0)
+        command.add_argument("--device", default="cpu", help="torch device")
+        command.add_argument(
+            "--data",
+            type=Path,
+            action="append",
+            metavar="DIR",
+            help="folder whose subfolders are packages (default: those of our adapter, fetched)",
+        )
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -220,6 +245,30 @@ def _bench(options: argparse.Namespace) -> None:
     from specengine.bench.run import run
 
     run(options.what, options)
+
+
+def _train_fim(options: argparse.Namespace) -> None:
+    _spin_briefly()
+    from specengine.bench.machine import describe
+    from specengine.train.run import train_fim
+
+    machine = describe()
+    hardware = f"{machine.cpu}, {machine.cores} cores, torch {machine.torch}"
+    adapter = train_fim(options, _benchmark_texts(), hardware, _show_progress)
+    print(f'The adapter is in {adapter}. Name it in models.toml as source = "adapter:{adapter}".')
+
+
+def _measure_middles(options: argparse.Namespace) -> None:
+    from specengine.train.run import measure_middles
+
+    print("\n".join(measure_middles(options, _benchmark_texts(), _show_progress)))
+
+
+def _benchmark_texts() -> list[str]:
+    """Return the texts that benchmarks ask for, of which nothing may be learnt."""
+    from specengine.bench.workloads import load_problems
+
+    return [problem.prompt + problem.canonical_solution for problem in load_problems()]
 
 
 def _demo(options: argparse.Namespace) -> None:

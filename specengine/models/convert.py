@@ -28,6 +28,7 @@ from specengine.errors import LoadError
 from specengine.models.families import check_runs
 from specengine.models.registry import ModelEntry, Registry
 from specengine.models.sources import (
+    AdapterSource,
     FolderSource,
     GgufSource,
     HubSource,
@@ -54,6 +55,7 @@ logger = logging.getLogger(__name__)
 CONVERTER: Final = 1
 """Raised when a conversion would give other files; older folders are then made anew."""
 PROVENANCE: Final = "specengine.json"
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 CACHE_VARIABLE: Final = "SPECENGINE_CACHE"
 _REQUIRED: Final = ("config.json", "tokenizer.json")
 _PULL_AGAIN: Final = "Fetch it again, or choose another model."
@@ -119,8 +121,12 @@ def ensure_model(
     if isinstance(source, FolderSource):
         return _local_folder(source)
     progress = on_progress or no_progress
-    if isinstance(source, GgufSource):
+    if isinstance(source, GgufSource | AdapterSource):
         check_local(source)
+    if isinstance(source, AdapterSource):
+        # Before the lock of the model itself is taken, so that none is held while waiting for one.
+        ensure_model(_base(entry), scaled(progress, 0, 0.9), cache_dir)
+        progress = scaled(progress, 0.9, 1)
     target = _target(entry, cache_dir)
     with _disk_errors(target):
         if _is_whole(target):
@@ -129,7 +135,7 @@ def ensure_model(
             if not _is_whole(target):
                 logger.info("making %s from %s", target, entry.source)
                 with staged(target) as folder:
-                    _make(entry, folder, progress)
+                    _make(entry, folder, progress, cache_dir)
     progress(1.0, f"{entry.name} is ready")
     return target
 
@@ -147,7 +153,7 @@ def check_model(
     Raises: LoadError when the model has not been fetched.
     """
     source = parse_source(entry.source)
-    if isinstance(source, FolderSource | GgufSource):
+    if isinstance(source, FolderSource | GgufSource | AdapterSource):
         check_local(source)
     folder = source.path if isinstance(source, FolderSource) else _target(entry, cache_dir)
     provenance = _read_provenance(folder)
@@ -180,12 +186,45 @@ def _target(entry: ModelEntry, cache_dir: Path | None) -> Path:
     if isinstance(source, GgufSource):
         status = source.path.stat()
         facts += [str(source.path.resolve()), status.st_size, status.st_mtime_ns]
+    if isinstance(source, AdapterSource):
+        facts += [_target_name(_base(entry), cache_dir), _adapter_hash(source)]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
     return cache_root(cache_dir) / "models" / f"{entry.name}-{digest}"
 
 
-def _make(entry: ModelEntry, folder: Path, progress: OnProgress) -> None:
+def _target_name(entry: ModelEntry, cache_dir: Path | None) -> str:
     source = parse_source(entry.source)
+    is_in_place = isinstance(source, FolderSource)
+    return str(source.path.resolve()) if is_in_place else _target(entry, cache_dir).name
+
+
+def _base(entry: ModelEntry) -> ModelEntry:
+    """Return the model that an adapter changes; the registry sees to it that there is one."""
+    assert entry.base is not None, entry.name
+    return entry.base
+
+
+def _adapter_hash(source: AdapterSource) -> str:
+    """Return a hash of a few megabytes; adapters that are trained on get new folders by it."""
+    file = source.path / ADAPTER_WEIGHTS
+    try:
+        return hash_file(file)
+    except OSError as error:
+        raise LoadError(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def _make(entry: ModelEntry, folder: Path, progress: OnProgress, cache_dir: Path | None) -> None:
+    source = parse_source(entry.source)
+    if isinstance(source, AdapterSource):
+        # Imported here as torch costs seconds.
+        from specengine.models.adapters import merge_files
+
+        base = ensure_model(_base(entry), cache_dir=cache_dir)
+        progress(0.1, f"merging {source.path.name} into {base.name}")
+        merge_files(base, source.path, folder)
+        (folder / PROVENANCE).unlink(missing_ok=True)
+        _write_provenance(entry, folder, sha256=_adapter_hash(source), hashes={})
+        return
     if isinstance(source, HubSource):
         snapshot = fetch_snapshot(source, on_progress=scaled(progress, 0, 0.99))
         _link_files(snapshot, folder)
@@ -359,7 +398,7 @@ def _file_problem(file: Path, record: FileRecord, progress: OnProgress) -> str |
 def _status(entry: ModelEntry, cache_dir: Path | None) -> ModelStatus:
     try:
         folder, size = _find(entry, cache_dir)
-    except (OSError, ValueError):  # a path where nothing is, or that the system does not take
+    except (OSError, ValueError, LoadError):  # a path where nothing is, or that cannot be read
         folder, size = None, 0
     return ModelStatus(entry.name, entry.source, entry.licence, folder, size)
 

@@ -1,22 +1,19 @@
-"""From a folder of safetensors to a decoder in memory.
-
-Only safetensors are read: they hold numbers and names, never code.
-"""
+"""From a folder of safetensors to a decoder in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Final, Literal, Protocol, cast
+from typing import Final, Literal
 
 import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
 
 from specengine.errors import LoadError
 from specengine.models.architecture import Architecture, read_architecture
 from specengine.models.decoder import Decoder, Layer, Weights
 from specengine.models.linear import Linear, pack, proven_widths
+from specengine.models.tensor_files import FILE_ERRORS, open_tensors
 
 Precision = Literal["bfloat16", "float32"]
 DTYPES: Final[Mapping[Precision, torch.dtype]] = {
@@ -140,26 +137,10 @@ class _WeightReader(_TensorReader):
     def _get(self, name: str) -> torch.Tensor:
         path = self._files[name]
         try:
-            with _opened(path, str(self._device)) as file:
+            with open_tensors(path, str(self._device)) as file:
                 return file.get_tensor(name)
-        except (OSError, SafetensorError) as error:
+        except FILE_ERRORS as error:
             raise LoadError(f"cannot read {name} from {path}: {error}.") from error
-
-
-class _SafeFile(Protocol):
-    """What is used of an open safetensors file, which comes without types."""
-
-    def __enter__(self) -> _SafeFile: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def keys(self) -> list[str]: ...
-
-    def get_tensor(self, name: str) -> torch.Tensor: ...
-
-
-def _opened(path: Path, device: str) -> _SafeFile:
-    return cast("_SafeFile", safe_open(path, framework="pt", device=device))
 
 
 class _Index(msgspec.Struct):
@@ -175,9 +156,9 @@ def _files_by_weight(folder: Path) -> dict[str, Path]:
         if index.exists():
             names = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
             return {weight: _inside(folder, name) for weight, name in names.items()}
-        with _opened(single, "cpu") as file:
+        with open_tensors(single, "cpu") as file:
             return dict.fromkeys(file.keys(), single)
-    except (OSError, SafetensorError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (*FILE_ERRORS, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LoadError(f"cannot read the weights in {folder}: {error}.") from error
 
 

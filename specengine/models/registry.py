@@ -17,7 +17,7 @@ import platformdirs
 
 from specengine.errors import ConfigError, ModelUnknown
 from specengine.models.families import Family, TokenizerKind
-from specengine.models.sources import parse_source
+from specengine.models.sources import AdapterSource, parse_source
 
 FimOrder: TypeAlias = Literal["prefix_first", "suffix_first"]
 """Bavarian et al. 2022, arXiv 2207.14255, call them PSM and SPM."""
@@ -48,6 +48,8 @@ class ModelEntry(msgspec.Struct, frozen=True):
     name: str
     source: str
     """As `sources.parse_source` reads it."""
+    base: ModelEntry | None = None
+    """The model that an adapter changes."""
     architecture: Family | None = None
     """None where only the model's own config says it."""
     tokenizer: TokenizerKind = "byte-level"
@@ -75,6 +77,8 @@ class _ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     architecture: Family
     licence: str
+    base: str | None = None
+    """Name of the model that an adapter changes."""
     tokenizer: TokenizerKind = "byte-level"
     sha256: str | None = None
     size_bytes: int | None = None
@@ -164,7 +168,7 @@ def _read_into(
     for name, table in _tables(file, "fim", content).items():
         templates[name] = _template(file, name, table)
     for name, table in _tables(file, "models", content).items():
-        models[name] = _entry(file, name, table, templates)
+        models[name] = _entry(file, name, table, templates, models)
     for name, entry in models.items():
         if entry.draft is not None and entry.draft not in models:
             raise _wrong(file, f"models.{name}.draft", f"{entry.draft!r} is no model", models)
@@ -210,7 +214,11 @@ def _template(file: Path, name: str, content: object) -> FimTemplate:
 
 
 def _entry(
-    file: Path, name: str, content: object, templates: Mapping[str, FimTemplate]
+    file: Path,
+    name: str,
+    content: object,
+    templates: Mapping[str, FimTemplate],
+    bases: Mapping[str, ModelEntry],
 ) -> ModelEntry:
     key = f"models.{name}"
     table = _convert(file, key, content, _ModelTable)
@@ -218,13 +226,21 @@ def _entry(
         raise _wrong(file, f"{key}.fim", f"{table.fim!r} is no template", templates)
     if table.sha256 is not None and re.fullmatch(r"[0-9a-f]{64}", table.sha256) is None:
         raise ConfigError(f"{file}: {key}.sha256 must be 64 hexadecimal digits in lower case.")
+    if table.base is not None and table.base not in bases:
+        raise _wrong(file, f"{key}.base", f"{table.base!r} is no model declared above", bases)
     try:
-        parse_source(table.source)
+        source = parse_source(table.source)
     except ConfigError as error:
         raise ConfigError(f"{file}: {key}.source: {error.what}", hint=error.hint) from None
+    if isinstance(source, AdapterSource) != (table.base is not None):
+        raise ConfigError(
+            f"{file}: {key}: an adapter needs a base, and nothing else has one.",
+            hint="Name the model that the adapter was trained on.",
+        )
     fields: dict[str, Any] = {
         **msgspec.structs.asdict(table),
         "fim": None if table.fim is None else templates[table.fim],
+        "base": None if table.base is None else bases[table.base],
     }
     return ModelEntry(name=name, **fields)
 

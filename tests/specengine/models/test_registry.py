@@ -38,7 +38,7 @@ def test_every_other_model_comes_from_a_hub(packaged: registry.Registry) -> None
     sources = {
         name: parse_source(entry.source)
         for name, entry in packaged.models.items()
-        if name != packaged.default
+        if not name.startswith("smollm2-135m")
     }
     assert all(isinstance(source, HubSource) for source in sources.values())
 
@@ -139,7 +139,7 @@ def test_own_file_may_be_empty(tmp_path: Path, packaged: registry.Registry) -> N
         ("[models.a]\nsource = 'x'\narchitecture = 'llama'", "models.a: .*licence"),
         (f"[models.a]\n{MODEL}draft = 7", r"models.a: Expected `str \| null`, got `int`"),
         (f"[models.a]\n{MODEL}draft = 'b'", "models.a.draft: 'b' is no model.* Allowed are: smol"),
-        (f"[models.a]\n{MODEL}fim = 'b'", "models.a.fim: 'b' is no template.* Allowed are: qwen"),
+        (f"[models.a]\n{MODEL}fim = 'b'", "models.a.fim: 'b' is no template.* Allowed are: .*qwen"),
         (f"[models.a]\n{MODEL}sha256 = 'b'", "models.a.sha256 must be 64"),
         (f"[models.a]\n{MODEL.replace('llama', 'rwkv')}", "models.a: Invalid enum value 'rwkv'"),
         (f"[models.a]\n{MODEL.replace('@main', '')}", "models.a.source: .*Write hf:OWNER/NAME@"),

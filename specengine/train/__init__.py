@@ -1,0 +1,1 @@
+"""Training: adapters that teach a model to fill in the middle."""
