@@ -102,8 +102,14 @@ def load_problems() -> list[Problem]:
 
 
 def infill_sets(names: Sequence[str], limit: int) -> list[InfillSet]:
-    """Return sets of the infill benchmark, of each the first ``limit``."""
-    return [InfillSet(name, tuple(load_infillings(name)[:limit])) for name in names]
+    """Return sets of the infill benchmark, of each ``limit`` gaps that are spread over all."""
+    return [InfillSet(name, spread(load_infillings(name), limit)) for name in names]
+
+
+def spread(items: Sequence[T], limit: int) -> tuple[T, ...]:
+    """Return so many items at equal distances; neighbours come from one function."""
+    num = min(limit, len(items))
+    return tuple(items[at * len(items) // num] for at in range(num))
 
 
 def load_infillings(name: str) -> list[Infilling]:

@@ -45,6 +45,8 @@ MAX_LINE_CHARS: Final = 160
 MAX_UNIT_LINES: Final = 14
 SPAN_CHARS: Final = (2, 400)
 """Least and greatest length of a span; short ones are as frequent as long ones."""
+LINE_END_SHARE: Final = 0.35
+"""Of holes that end with a line, those that take the line's end with them."""
 _TRIES: Final = 20
 
 
@@ -74,7 +76,7 @@ def line_hole(text: str, rng: random.Random) -> Hole | None:
         start, end = _line_at(text, rng.randrange(len(text)))
         line = text[start:end]
         if line.strip() and len(line) <= MAX_LINE_CHARS:
-            return Hole("line", _cursor_in(text, start, end, rng), end)
+            return Hole("line", _cursor_in(text, start, end, rng), _end(text, end, rng))
     return None
 
 
@@ -86,7 +88,7 @@ def unit_hole(text: str, language: str, rng: random.Random) -> Hole | None:
     start, end = rng.choice(units)
     line_start, _ = _line_at(text, start)
     begin = rng.choices((line_start, start, max(line_start - 1, 0)), (0.45, 0.35, 0.2))[0]
-    return Hole("unit", begin, end)
+    return Hole("unit", begin, _end(text, end, rng))
 
 
 def span_hole(text: str, rng: random.Random) -> Hole:
@@ -101,6 +103,12 @@ def _line_at(text: str, at: int) -> tuple[int, int]:
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     return start, len(text) if end < 0 else end
+
+
+def _end(text: str, line_end: int, rng: random.Random) -> int:
+    """Return the end of a hole: before a line's end, or behind it, so that whole lines are cut."""
+    takes_line_end = rng.random() < LINE_END_SHARE and line_end < len(text)
+    return line_end + 1 if takes_line_end else line_end
 
 
 def _cursor_in(text: str, start: int, end: int, rng: random.Random) -> int:

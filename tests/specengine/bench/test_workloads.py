@@ -13,6 +13,7 @@ from specengine.bench.workloads import (
     load_infillings,
     load_problems,
     prompt_sets,
+    spread,
 )
 
 
@@ -34,6 +35,13 @@ def test_infill_sets_hold_as_many_gaps_as_asked():
     assert [one.name for one in sets] == ["span", "multi"]
     assert [len(one.infillings) for one in sets] == [3, 3]
     assert [one.has_whole_lines for one in sets] == [False, True]
+
+
+def test_a_part_of_a_set_is_spread_over_it():
+    assert spread(range(100), 4) == (0, 25, 50, 75)
+    assert spread(range(3), 5) == (0, 1, 2)
+    problems = {one.entry_point for one in infill_sets(["single"], 60)[0].infillings}
+    assert len(problems) > 40
 
 
 @pytest.mark.parametrize("name", INFILL_SETS)
