@@ -29,6 +29,7 @@ CONTINUATIONS: Final = words(
 INDENTED_CONTINUATIONS: Final = words("else elif except finally")
 """The same, where a statement ends with its line."""
 
+_DOCSTRING_QUOTES: Final = ('"""', "'''")
 _REST_IS_CLOSERS: Final = re.compile(r"[\s)\]}>\"'`;,]*")
 _WORD_OR_SIGN: Final = re.compile(r"\w+|[^\w\s]")
 
@@ -85,10 +86,19 @@ def find_site(prefix: str, rest: str, grammar: Grammar | None) -> Site:
         return Site(Scope.LINE, grammar, window)
     above = prefix[: len(prefix) - len(line)].rstrip()
     opens_block = above.endswith(("{", "(", "[")) or (
-        grammar is not None and grammar.is_indented and above.endswith(":")
+        grammar is not None and grammar.is_indented and _before_docstring(above).endswith(":")
     )
     is_block = not line.strip() and opens_block
     return Site(Scope.BLOCK if is_block else Scope.STATEMENT, grammar, window)
+
+
+def _before_docstring(above: str) -> str:
+    """Return a text without the docstring it ends with: a body that only has one is still empty."""
+    quotes = above[-3:]
+    start = above.rfind(quotes, 0, -3) if quotes in _DOCSTRING_QUOTES else -1
+    line_start = above.rfind("\n", 0, max(start, 0)) + 1
+    is_docstring = start >= 0 and not above[line_start:start].strip(" \trR")
+    return above[:line_start].rstrip() if is_docstring else above
 
 
 def find_end(site: Site, text: str) -> int | None:
