@@ -99,6 +99,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     fim.add_argument("--init", type=Path, metavar="DIR", help="adapter to begin with")
     fim.add_argument("--tokens", type=int, default=6_000_000, help="to train on")
     fim.add_argument("--rate", type=float, default=3e-4, help="learning rate")
+    fim.add_argument("--batch-tokens", type=int, default=4096, help="of one pass; a GPU takes more")
     fim.set_defaults(run=_train_fim)
     measure = kinds.add_parser("measure", help="how a model writes middles of held-out packages")
     measure.set_defaults(run=_measure_middles)
@@ -107,6 +108,11 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--rank", type=int, default=16, help="of the adapter")
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--device", default="cpu", help="torch device")
+        command.add_argument(
+            "--sentinels",
+            metavar="PREFIX,SUFFIX,MIDDLE,END",
+            help="special tokens that mark the parts (default: those of SmolLM2's forge issues)",
+        )
         command.add_argument(
             "--data",
             type=Path,

@@ -60,7 +60,7 @@ def train_fim(
     _keep_memory()
     entry, folder = _base(options, on_progress)
     tokenizer = Tokenizer.load(folder)
-    texts = SentinelTexts()
+    texts = _sentinels(options)
     maker = SampleMaker(tokenizer, Sentinels.of(tokenizer, texts))
     corpus, listing = _corpus(options, forbidden, on_progress, only_held_out=False)
     network = _network(folder, options)
@@ -95,7 +95,7 @@ def measure_middles(
     """Return how well a model writes the middles of held-out packages, a line for each layout."""
     _, folder = _base(options, on_progress)
     tokenizer = Tokenizer.load(folder)
-    maker = SampleMaker(tokenizer, Sentinels.of(tokenizer, SentinelTexts()))
+    maker = SampleMaker(tokenizer, Sentinels.of(tokenizer, _sentinels(options)))
     corpus, _ = _corpus(options, forbidden, on_progress, only_held_out=True)
     network = _network(folder, options)
     lines: list[str] = []
@@ -122,9 +122,28 @@ def _keep_memory() -> None:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    if options.tokens < 1 or options.rank < 1 or not 0 < options.rate < 1:
-        raise SettingsInvalid("--tokens and --rank must be 1 or more, --rate between 0 and 1.")
-    return Plan(tokens=options.tokens, learning_rate=options.rate, seed=options.seed)
+    if min(options.tokens, options.rank, options.batch_tokens) < 1 or not 0 < options.rate < 1:
+        raise SettingsInvalid(
+            "--tokens, --rank and --batch-tokens must be 1 or more, --rate between 0 and 1."
+        )
+    return Plan(
+        tokens=options.tokens,
+        learning_rate=options.rate,
+        batch_tokens=options.batch_tokens,
+        seed=options.seed,
+    )
+
+
+def _sentinels(options: argparse.Namespace) -> SentinelTexts:
+    if options.sentinels is None:
+        return SentinelTexts()
+    names = [name.strip() for name in options.sentinels.split(",")]
+    if len(names) != 4 or len(set(names)) != 4:
+        raise SettingsInvalid(
+            f"--sentinels has {len(names)} names; it needs four different ones.",
+            hint="Name special tokens for prefix, suffix, middle and end, joined by commas.",
+        )
+    return SentinelTexts(*names)
 
 
 def _base(options: argparse.Namespace, on_progress: OnProgress) -> tuple[ModelEntry, Path]:
@@ -197,8 +216,11 @@ def _say(line: str) -> None:
 
 def _command(options: argparse.Namespace) -> str:
     words = ["specengine", "train", "fim"]
-    for name in ("model", "tokens", "rank", "rate", "seed", "device"):
-        words += [f"--{name}", str(getattr(options, name) or BASE)]
+    for name in ("model", "tokens", "rank", "rate", "batch_tokens", "seed", "device"):
+        value = getattr(options, name)
+        words += [f"--{name.replace('_', '-')}", str(BASE if value is None else value)]
+    if options.sentinels is not None:
+        words += ["--sentinels", options.sentinels]
     for folder in options.data or ():
         words += ["--data", str(folder)]
     return shlex.join(words)
