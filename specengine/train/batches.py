@@ -13,7 +13,7 @@ from typing import Final
 import torch
 
 from specengine.train.corpus import Document, DocumentChooser
-from specengine.train.holes import choose_hole
+from specengine.train.holes import choose_hole, excerpt
 from specengine.train.samples import Sample, SampleLayout, SampleMaker
 
 LAYOUT_WEIGHTS: Final[Mapping[SampleLayout, float]] = {
@@ -25,6 +25,8 @@ LENGTH_WEIGHTS: Final[Mapping[int, float]] = {256: 0.65, 512: 0.3, 1024: 0.05}
 """Tokens of a row, at most."""
 PLAIN_WEIGHT: Final = 0.35
 """Of a plain sample's tokens in the loss: they are more, and easier to come by."""
+EXCERPT_SHARE: Final = 0.35
+"""Of samples that see one definition as if it were the whole file."""
 NUM_MEASURED: Final = 128
 MEASURED_TOKENS: Final = 512
 
@@ -92,10 +94,13 @@ class BatchMaker:
         layout = rng.choices(layouts, list(LAYOUT_WEIGHTS.values()))[0]
         while True:
             document = self._chooser.choose(rng)
-            hole = choose_hole(document.text, document.language, rng)
+            text = document.text
+            if rng.random() < EXCERPT_SHARE:
+                text = excerpt(text, document.language, rng)
+            hole = choose_hole(text, document.language, rng)
             if hole is None:
                 continue
-            sample = self._maker.make(document.text, hole, layout, length, rng)
+            sample = self._maker.make(text, hole, layout, length, rng)
             if sample is not None:
                 return sample
 

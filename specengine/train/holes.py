@@ -43,6 +43,7 @@ GRAMMARS: Final[Mapping[str, Callable[[], object]]] = {
 KIND_WEIGHTS: Final[Mapping[HoleKind, float]] = {"line": 0.45, "unit": 0.35, "span": 0.2}
 MAX_LINE_CHARS: Final = 160
 MAX_UNIT_LINES: Final = 14
+EXCERPT_LINES: Final = (4, 60)
 SPAN_CHARS: Final = (2, 400)
 """Least and greatest length of a span; short ones are as frequent as long ones."""
 LINE_END_SHARE: Final = 0.35
@@ -68,6 +69,26 @@ def choose_hole(text: str, language: str, rng: random.Random) -> Hole | None:
     if kind == "unit":
         return unit_hole(text, language, rng)
     return span_hole(text, rng)
+
+
+def excerpt(text: str, language: str, rng: random.Random) -> str:
+    """Return one outermost definition (or statement) of a text as a text of its own.
+
+    Long files teach what stands far from their beginning; but many a file is short or new. Without
+    a unit of a fitting size, the whole text.
+    """
+    data = text.encode()
+    root = _parser(language).parse(data).root_node
+    least, most = EXCERPT_LINES
+    units = [
+        node
+        for node in root.named_children
+        if least <= node.end_point[0] - node.start_point[0] < most and not node.has_error
+    ]
+    if not units:
+        return text
+    chosen = rng.choice(units)
+    return data[chosen.start_byte : chosen.end_byte].decode() + "\n"
 
 
 def line_hole(text: str, rng: random.Random) -> Hole | None:

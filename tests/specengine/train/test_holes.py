@@ -13,6 +13,7 @@ from specengine.train.holes import (
     MAX_UNIT_LINES,
     SPAN_CHARS,
     choose_hole,
+    excerpt,
     line_hole,
     span_hole,
     unit_hole,
@@ -97,6 +98,16 @@ def test_units_behind_characters_of_several_bytes_are_in_place() -> None:
         if (hole := unit_hole(PYTHON, "python", rng)) is not None
     }
     assert "self.radius = radius" in middles
+
+
+def test_an_excerpt_is_one_outermost_definition() -> None:
+    found = {excerpt(PYTHON, "python", rng) for rng in rngs()}
+    area = PYTHON[PYTHON.index("def area") : PYTHON.index("\n\n\nclass")] + "\n"
+    assert found == {area}
+
+
+def test_a_text_without_a_definition_is_its_own_excerpt() -> None:
+    assert excerpt("x = 1\n", "python", random.Random(0)) == "x = 1\n"
 
 
 def test_broken_code_has_no_units_and_no_error() -> None:
