@@ -55,7 +55,7 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="name in models.toml, a folder, or a .gguf file")
     parser.add_argument("--drafter", help="none, suffix, draft_model, auto, or several joined by +")
     parser.add_argument("--draft-model", help="model of the draft_model drafter")
-    parser.add_argument("--precision", help="bfloat16 or float32")
+    parser.add_argument("--precision", help="auto, int8, bfloat16 or float32")
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -33,9 +33,9 @@ from specengine.errors import (
 )
 from specengine.models import registry
 from specengine.models.convert import ensure_model
-from specengine.models.decoder import Decoder
-from specengine.models.load import load_decoder
 from specengine.models.registry import ModelEntry, Registry
+from specengine.models.target import Target
+from specengine.models.targets import load_target
 from specengine.models.tokenizer import Tokenizer
 from specengine.protocol import CancelCause, Complete, EngineState
 from specengine.sampling import Sampling
@@ -230,16 +230,16 @@ class Engine:
             "%s is ready after %.1f s: %s, drafter %s, %d threads",
             self.model,
             time.perf_counter() - started,
-            settings.precision,
+            decoder.precision,
             drafter,
             torch.get_num_threads(),
         )
         self._publish(EngineState.READY, 1.0, f"{self.model} is ready")
 
-    def _load_model(self, entry: ModelEntry) -> tuple[Decoder, Tokenizer]:
+    def _load_model(self, entry: ModelEntry) -> tuple[Target, Tokenizer]:
         folder = ensure_model(entry, lambda done, what: self._progress(done * FETCH_SHARE, what))
         tokenizer = Tokenizer.load(folder)
-        decoder = load_decoder(
+        decoder = load_target(
             folder,
             self.settings.precision,
             device=self.settings.device,
@@ -314,7 +314,7 @@ class Engine:
         return Limits(message.max_tokens, self.settings.num_draft_tokens)
 
 
-def _warm_up(decoder: Decoder) -> None:
+def _warm_up(decoder: Target) -> None:
     """Run the shapes of a step and of a prefill once; the first call of a shape is slow."""
     cache = KVCache(decoder.kv_shape, 64)
     for num_rows in (32, 1):

@@ -33,8 +33,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Way of drafting, or several joined by + in order of preference."""
     draft_model: str = ""
     """Model of the draft_model drafter; empty is the one that models.toml pairs with the target."""
-    precision: Literal["bfloat16", "float32"] = "bfloat16"
-    """Of weights and KV."""
+    precision: Literal["auto", "int8", "bfloat16", "float32"] = "auto"
+    """Of the weights; auto is int8 on a CPU for which the native pass can be compiled, and bfloat16
+    elsewhere."""
     device: str = "cpu"
     """Torch device."""
     num_draft_tokens: int = 7

@@ -255,7 +255,7 @@ def _row(own: OwnEngine, drafter: str, way: Way, ending: Ending, tally: Tally) -
     return InfillRow(
         set=way.set,
         model=own.entry.name,
-        precision=own.settings.precision,
+        precision=own.models.target.precision,
         drafter=drafter,
         cursor=way.cursor,
         context=way.context,

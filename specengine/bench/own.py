@@ -20,9 +20,9 @@ from specengine.drafters.build import build, recipes
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
 from specengine.models import registry
 from specengine.models.convert import ensure_model
-from specengine.models.load import load_decoder
 from specengine.models.registry import ModelEntry
 from specengine.models.staging import OnProgress
+from specengine.models.targets import load_target
 from specengine.models.tokenizer import Tokenizer
 from specengine.sampling import Sampling
 from specengine.settings import EngineSettings
@@ -65,7 +65,7 @@ class OwnEngine:
         folder = ensure_model(registry.load().resolve(name))
         tokenizer = Tokenizer.load(folder)
         check_same_tokens(self.models.tokenizer, tokenizer)
-        decoder = load_decoder(folder, self.settings.precision, device=self.settings.device)
+        decoder = load_target(folder, self.settings.precision, device=self.settings.device)
         capacity = min(self.settings.context_tokens, decoder.architecture.context_len)
         ends = tokenizer.end_ids | tokenizer.special_ids  # as for the target
         return ModelDrafts(decoder, ends, 1, capacity)
@@ -118,7 +118,7 @@ def load_own(settings: EngineSettings, on_progress: OnProgress) -> OwnEngine:
     entry = known.resolve(settings.model or known.default)
     folder = ensure_model(entry, on_progress)
     tokenizer = Tokenizer.load(folder)
-    decoder = load_decoder(folder, settings.precision, device=settings.device)
+    decoder = load_target(folder, settings.precision, device=settings.device)
     cache = KVCache(decoder.kv_shape, settings.context_tokens)
     models = Models(decoder, tokenizer, decoder.vocab_size, PrefixCache(lambda: cache, 1))
     layout = PromptLayout(entry, tokenizer, settings.prompt_tokens)

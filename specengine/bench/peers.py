@@ -99,7 +99,7 @@ def has_transformers() -> bool:
 
 
 def load_transformers(folder: Path, precision: str) -> Any:
-    """Return the model of a folder, as transformers loads it.
+    """Return the model of a folder, as transformers loads it; for int8 it has bfloat16.
 
     Raises:  ConfigError when transformers is not installed.
     """
@@ -110,7 +110,8 @@ def load_transformers(folder: Path, precision: str) -> Any:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, precision))
+    dtype = torch.float32 if precision == "float32" else torch.bfloat16
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     model.generation_config.eos_token_id = None
     return model.eval()
 

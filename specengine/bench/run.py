@@ -82,7 +82,7 @@ def _bench_decode(settings: EngineSettings, options: argparse.Namespace) -> Rows
         )
         for texts in prompt_sets(options.limit or DECODE_LIMIT)
     ]
-    conditions = decode.Conditions(own.entry.name, settings.precision, options.runs)
+    conditions = decode.Conditions(own.entry.name, own.models.target.precision, options.runs)
     return decode.measure(sets, contestants, conditions, _show)
 
 
@@ -91,7 +91,7 @@ def _peers(own: OwnEngine) -> list[Contestant]:
         sys.stderr.write(f"transformers is not installed. {INSTALL_HINT}\n")
         return []
     _show(0.0, "transformers loads")
-    model = load_transformers(own.folder, own.settings.precision)
+    model = load_transformers(own.folder, own.models.target.precision)
     return [TransformersContestant(model), TransformersContestant(model, LOOKUP_TOKENS)]
 
 

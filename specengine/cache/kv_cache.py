@@ -24,6 +24,8 @@ class KVShape:
     head_dim: int
     dtype: torch.dtype
     device: torch.device
+    keys_by_dim: bool = False
+    """Whether a tile of keys lies [D, TILE], as the native pass writes and reads it."""
 
     def num_bytes(self, capacity: int) -> int:
         """Return the size of a cache for ``capacity`` positions."""
@@ -37,6 +39,7 @@ class KVCache:
     def __init__(self, shape: KVShape, capacity: int) -> None:
         num_tiles = _round_up(capacity) // TILE
         size = (shape.num_layers, num_tiles, shape.num_kv_heads, TILE, shape.head_dim)
+        self._keys_by_dim = shape.keys_by_dim
         # Zeros, not empty: masked positions are multiplied by zero and must be finite.
         self._keys = torch.zeros(size, dtype=shape.dtype, device=shape.device)
         self._values = torch.zeros(size, dtype=shape.dtype, device=shape.device)
@@ -48,11 +51,17 @@ class KVCache:
         """Return the size of both tensors."""
         return 2 * self._keys.nbytes
 
+    @property
+    def pointers(self) -> tuple[int, int]:
+        """Return where keys and values lie, [L, tiles, KV, …], for the native pass."""
+        return self._keys.data_ptr(), self._values.data_ptr()
+
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store rows behind ``length`` for one layer; ``length`` itself does not move.
 
         Shapes:  keys, values [T, KV, D].
         """
+        assert not self._keys_by_dim, "the native pass writes its rows itself"
         start, end = self.length, self.length + keys.shape[0]
         assert end <= self.capacity, f"{end} positions in a cache of {self.capacity}"
         while start < end:
@@ -90,6 +99,8 @@ class KVCache:
         """Return copies of the stored keys and values of a layer, [length, KV, D], for tests."""
         num_tiles = _round_up(self.length) // TILE
         keys, values = self.tiles(layer, num_tiles)
+        if self._keys_by_dim:
+            keys = keys.reshape(*keys.shape[:2], keys.shape[3], TILE).transpose(2, 3)
         return _flat(keys)[: self.length], _flat(values)[: self.length]
 
 

@@ -12,25 +12,18 @@ Source: Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 
 from specengine.cache.kv_cache import KVCache
 from specengine.draft import Draft, Verdict
 from specengine.models.linear import ROW_BLOCK
+from specengine.models.target import Target
 from specengine.verify.match import match
 
 PREFILL_ROWS: Final = 32
 """Prompt tokens of one pass; between passes a cancel is seen."""
-
-
-class Target(Protocol):
-    """What the loop needs of a model; ``models.decoder.Decoder`` is one."""
-
-    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
-        """Append tokens to the cache and return the logits of the last ones, [num_logits, V]."""
-        ...
 
 
 Chooser = Callable[[torch.Tensor, Draft], list[int]]

@@ -17,10 +17,10 @@ import torch
 from specengine.cache.prefix_cache import PrefixCache, Slot
 from specengine.decoding import loop
 from specengine.decoding.forced_text import ForcedText
-from specengine.decoding.loop import Target
 from specengine.decoding.prompt import Prompt
 from specengine.draft import NOTHING, Draft
 from specengine.drafters.base import Drafter
+from specengine.models.target import Target
 from specengine.models.tokenizer import Tokenizer
 from specengine.protocol import StopReason
 from specengine.sampling import Sampling, choose

@@ -12,8 +12,8 @@ from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache, Slot
 from specengine.draft import NOTHING, Draft
 from specengine.errors import ModelsIncompatible, SettingsInvalid
-from specengine.models.decoder import Decoder
 from specengine.models.registry import ModelEntry
+from specengine.models.target import Target
 from specengine.models.tokenizer import Tokenizer
 
 CATCH_UP_ROWS: Final = 32
@@ -25,7 +25,7 @@ class ModelDrafts:
 
     name = "draft_model"
 
-    def __init__(self, model: Decoder, end_ids: frozenset[int], num_slots: int, capacity: int):
+    def __init__(self, model: Target, end_ids: frozenset[int], num_slots: int, capacity: int):
         self._model = model
         self._end_ids = end_ids
         self._prefixes = PrefixCache(lambda: KVCache(model.kv_shape, capacity), num_slots)
@@ -40,7 +40,7 @@ class ModelDrafter:
 
     def __init__(
         self,
-        model: Decoder,
+        model: Target,
         end_ids: frozenset[int],
         prefixes: PrefixCache,
         prompt_ids: Sequence[int],

@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 import shutil
 import struct
 from collections.abc import Generator, Mapping
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import platformdirs
 import safetensors
 
 from specengine.errors import LoadError
@@ -39,7 +37,9 @@ from specengine.models.sources import (
     parse_source,
 )
 from specengine.models.staging import (
+    CACHE_VARIABLE,
     OnProgress,
+    cache_root,
     hash_file,
     locked,
     no_progress,
@@ -56,7 +56,6 @@ CONVERTER: Final = 1
 """Raised when a conversion would give other files; older folders are then made anew."""
 PROVENANCE: Final = "specengine.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
-CACHE_VARIABLE: Final = "SPECENGINE_CACHE"
 _REQUIRED: Final = ("config.json", "tokenizer.json")
 _PULL_AGAIN: Final = "Fetch it again, or choose another model."
 
@@ -170,14 +169,6 @@ def check_model(
         if (problem := _file_problem(folder / name, record, progress)) is not None
     ]
     return ModelCheck(entry.name, folder, problems + _layout_problems(folder))
-
-
-def cache_root(cache_dir: Path | None = None) -> Path:
-    """Return the folder below which models are kept."""
-    if cache_dir is not None:
-        return cache_dir
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("specengine")
 
 
 def _target(entry: ModelEntry, cache_dir: Path | None) -> Path:

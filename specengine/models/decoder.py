@@ -63,6 +63,7 @@ class Decoder:
     def __init__(self, architecture: Architecture, weights: Weights) -> None:
         self.architecture = architecture
         self.weights = weights
+        self.precision = str(weights.embedding.dtype).removeprefix("torch.")
         self._frequencies = rope_frequencies(architecture)
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device

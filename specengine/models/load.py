@@ -39,7 +39,7 @@ def load_decoder(
     """
     architecture = read_architecture(folder)
     check_memory(architecture, precision, device)
-    reader = _WeightReader(folder, DTYPES[precision], torch.device(device))
+    reader = WeightReader(folder, DTYPES[precision], torch.device(device))
     try:
         return Decoder(architecture, _read_weights(reader, architecture, on_fraction))
     except torch.OutOfMemoryError as error:
@@ -50,16 +50,19 @@ def decoder_from(
     architecture: Architecture, tensors: Mapping[str, torch.Tensor], precision: Precision
 ) -> Decoder:
     """Return a decoder of tensors with Hugging Face names, for small models made in memory."""
-    reader = _TensorReader(tensors, DTYPES[precision])
+    reader = TensorReader(tensors, DTYPES[precision])
     return Decoder(architecture, _read_weights(reader, architecture, None))
 
 
-def check_memory(architecture: Architecture, precision: Precision, device: str) -> None:
+def check_memory(
+    architecture: Architecture, precision: Precision | Literal["int8"], device: str
+) -> None:
     """Refuse a model that does not fit the free memory of this machine.
 
     Raises:  LoadError with the bytes that are needed and free.
     """
-    needed = architecture.num_parameters * DTYPES[precision].itemsize
+    itemsize = 1 if precision == "int8" else DTYPES[precision].itemsize
+    needed = architecture.num_parameters * itemsize
     free = _free_bytes(device)
     if free is not None and needed > free:
         raise LoadError(
@@ -79,7 +82,7 @@ def _free_bytes(device: str) -> int | None:
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
-class _TensorReader:
+class TensorReader:
     """Takes weights by name out of a mapping, and refuses what is missing or misshapen."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
@@ -88,9 +91,11 @@ class _TensorReader:
         self._taken: set[str] = set()
 
     def has(self, name: str) -> bool:
+        """Say whether there is a weight of that name."""
         return name in self.names()
 
     def names(self) -> Collection[str]:
+        """Return the names of all weights."""
         return self._tensors.keys()
 
     def check_all_taken(self) -> None:
@@ -123,7 +128,7 @@ class _TensorReader:
         return self._tensors[name]
 
 
-class _WeightReader(_TensorReader):
+class WeightReader(TensorReader):
     """Takes weights by name out of the safetensors files of a folder."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
@@ -132,6 +137,7 @@ class _WeightReader(_TensorReader):
         self._files = _files_by_weight(folder)
 
     def names(self) -> Collection[str]:
+        """Return the names of all weights."""
         return self._files.keys()
 
     def _get(self, name: str) -> torch.Tensor:
@@ -169,7 +175,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _read_weights(
-    reader: _TensorReader, sizes: Architecture, on_fraction: OnFraction | None
+    reader: TensorReader, sizes: Architecture, on_fraction: OnFraction | None
 ) -> Weights:
     widths: dict[tuple[int, ...], tuple[int, ...]] = {}
 
@@ -195,7 +201,7 @@ def _read_weights(
 
 
 def _read_layer(
-    reader: _TensorReader,
+    reader: TensorReader,
     sizes: Architecture,
     name: str,
     linear: Callable[[torch.Tensor, torch.Tensor | None], Linear],
@@ -224,7 +230,7 @@ def _read_layer(
 
 
 def _read_qkv(
-    reader: _TensorReader, sizes: Architecture, name: str
+    reader: TensorReader, sizes: Architecture, name: str
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return q, k and v as one weight and bias, the rotated dimensions of q and k in pairs."""
     has_bias = sizes.family == "qwen2"

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import platformdirs
 from filelock import FileLock, Timeout
 
 logger = logging.getLogger(__name__)
@@ -21,11 +22,20 @@ logger = logging.getLogger(__name__)
 OnProgress: TypeAlias = Callable[[float, str], None]
 """Called with the fraction done, 0 to 1, and a few words on what is being done."""
 
+CACHE_VARIABLE: Final = "SPECENGINE_CACHE"
 CHUNK_BYTES: Final = 1 << 20
 """Read at once."""
 
 WAIT_S: Final = 0.5
 """Between two calls of `on_progress` while another process holds the lock."""
+
+
+def cache_root(cache_dir: Path | None = None) -> Path:
+    """Return the folder below which everything lies that can be made or fetched again."""
+    if cache_dir is not None:
+        return cache_dir
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("specengine")
 
 
 @contextmanager

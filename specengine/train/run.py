@@ -21,9 +21,9 @@ from specengine.errors import ConfigError, SettingsInvalid
 from specengine.models import registry
 from specengine.models.adapters import Adapter
 from specengine.models.architecture import read_architecture
-from specengine.models.convert import cache_root, ensure_model
+from specengine.models.convert import ensure_model
 from specengine.models.registry import ModelEntry
-from specengine.models.staging import OnProgress
+from specengine.models.staging import OnProgress, cache_root
 from specengine.models.tensor_files import read_tensors
 from specengine.models.tokenizer import Tokenizer
 from specengine.train.batches import BatchMaker, measured_samples

@@ -314,7 +314,7 @@ def gated(
         has_loaded.set()
         return decoders[-1]
 
-    monkeypatch.setattr(engine_module, "load_decoder", load_gated)
+    monkeypatch.setattr(engine_module, "load_target", load_gated)
     monkeypatch.setattr(engine_module, "_warm_up", lambda decoder: None)
     engine = Engine(settings, lambda status: None)
     engine.start()

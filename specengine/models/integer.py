@@ -1,0 +1,348 @@
+"""A decoder in 8-bit integers, run by the native pass.
+
+Weights are 8-bit integers with one scale for each output. A row of activations is a vector of
+16-bit integers with one scale: precise enough to cost nothing in quality, and, as two rows of 8-bit
+limbs, a sum of integers, which is exact in any order. ``native/pass.c`` has the arithmetic.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from specengine.cache.kv_cache import TILE, KVCache, KVShape
+from specengine.models.architecture import Architecture, rope_frequencies
+from specengine.native.build import Kernel
+
+MAX_ROWS: Final = 32
+"""Rows of one native call."""
+LANES: Final = 16
+DEPTH: Final = 64
+LIMBS_PER_BLOCK: Final = 16
+MAX_HEAD_DIM: Final = 256
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (
+        ("num_out", ctypes.c_int32),
+        ("num_in", ctypes.c_int32),
+        ("weights", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("attention_norm", ctypes.c_void_p),
+        ("query_norm", ctypes.c_void_p),
+        ("key_norm", ctypes.c_void_p),
+        ("mlp_norm", ctypes.c_void_p),
+        ("qkv", _Matrix),
+        ("output", _Matrix),
+        ("gate_up", _Matrix),
+        ("down", _Matrix),
+    )
+
+
+class _Model(ctypes.Structure):
+    _fields_ = (
+        ("num_layers", ctypes.c_int32),
+        ("hidden", ctypes.c_int32),
+        ("inner", ctypes.c_int32),
+        ("num_heads", ctypes.c_int32),
+        ("num_kv_heads", ctypes.c_int32),
+        ("head_dim", ctypes.c_int32),
+        ("vocab", ctypes.c_int32),
+        ("eps", ctypes.c_float),
+        ("layers", ctypes.POINTER(_Layer)),
+        ("final_norm", ctypes.c_void_p),
+        ("head", _Matrix),
+    )
+
+
+class _Pass(ctypes.Structure):
+    _fields_ = (
+        ("num_rows", ctypes.c_int32),
+        ("start", ctypes.c_int32),
+        ("num_logits", ctypes.c_int32),
+        ("num_tiles", ctypes.c_int32),
+        ("num_threads", ctypes.c_int32),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("cosines", ctypes.c_void_p),
+        ("sines", ctypes.c_void_p),
+        ("hidden", ctypes.c_void_p),
+        ("wide", ctypes.c_void_p),
+        ("attended", ctypes.c_void_p),
+        ("limbs", ctypes.c_void_p),
+        ("row_scales", ctypes.c_void_p),
+        ("scores", ctypes.c_void_p),
+        ("logits", ctypes.c_void_p),
+        ("model", ctypes.POINTER(_Model)),
+        ("arrived", ctypes.c_int32),
+        ("generation", ctypes.c_int32),
+        ("thread_num", ctypes.c_void_p),
+    )
+
+
+@dataclass(frozen=True)
+class IntegerMatrix:
+    """A weight [N, K] in 8 bits, laid out as the native product reads it."""
+
+    weights: torch.Tensor
+    """int8 [N' / 16, K' / 64, 16, 16, 4]: outputs and inputs padded by zeros; the last two are 16
+    outputs and 4 inputs."""
+    scales: torch.Tensor
+    """float32 [N']."""
+    sums: torch.Tensor
+    """int32 [N'], of each output's weights."""
+    bias: torch.Tensor | None
+    """float32 [N']."""
+
+    @classmethod
+    def of(cls, weight: torch.Tensor, bias: torch.Tensor | None = None) -> IntegerMatrix:
+        """Round a weight to 8 bits, the largest of each output to 127."""
+        num_out, num_in = weight.shape
+        padded_out, padded_in = _round_up(num_out, LANES), _round_up(num_in, DEPTH)
+        wide = weight.float()
+        scales = torch.zeros(padded_out)
+        scales[:num_out] = wide.abs().amax(1) / 127
+        divisors = scales[:num_out].clamp_min(torch.finfo(torch.float32).tiny)
+        integers = torch.zeros(padded_out, padded_in, dtype=torch.int8)
+        integers[:num_out, :num_in] = (wide / divisors[:, None]).round().to(torch.int8)
+        packed = integers.view(padded_out // LANES, LANES, padded_in // DEPTH, DEPTH // 4, 4)
+        padded_bias = None
+        if bias is not None:
+            padded_bias = torch.zeros(padded_out)
+            padded_bias[:num_out] = bias.float()
+        return cls(
+            packed.permute(0, 2, 3, 1, 4).contiguous(),
+            scales,
+            integers.sum(1, dtype=torch.int32),
+            padded_bias,
+        )
+
+    @property
+    def num_in(self) -> int:
+        """Return the number of inputs, padding among them."""
+        return self.weights.shape[1] * DEPTH
+
+    def native(self) -> _Matrix:
+        """Return what the native pass sees of it."""
+        return _Matrix(
+            self.weights.shape[0] * LANES,
+            self.num_in,
+            self.weights.data_ptr(),
+            self.scales.data_ptr(),
+            self.sums.data_ptr(),
+            None if self.bias is None else self.bias.data_ptr(),
+        )
+
+
+@dataclass(frozen=True)
+class IntegerLayer:
+    """Weights of one layer; q, k, v are one matrix, gate and up another; norms are float32."""
+
+    attention_norm: torch.Tensor
+    qkv: IntegerMatrix
+    query_norm: torch.Tensor | None
+    key_norm: torch.Tensor | None
+    output: IntegerMatrix
+    mlp_norm: torch.Tensor
+    gate_up: IntegerMatrix
+    down: IntegerMatrix
+
+    def native(self) -> _Layer:
+        """Return what the native pass sees of it."""
+        norms = (self.attention_norm, self.query_norm, self.key_norm, self.mlp_norm)
+        matrices = (self.qkv, self.output, self.gate_up, self.down)
+        return _Layer(
+            *(None if norm is None else norm.data_ptr() for norm in norms),
+            *(matrix.native() for matrix in matrices),
+        )
+
+
+@dataclass(frozen=True)
+class IntegerWeights:
+    """All weights of a decoder."""
+
+    embedding: torch.Tensor
+    """[V, hidden], bfloat16 or float32."""
+    layers: tuple[IntegerLayer, ...]
+    final_norm: torch.Tensor
+    head: IntegerMatrix
+
+
+@dataclass
+class _Scratch:
+    """Memory that passes use, one after the other."""
+
+    hidden: torch.Tensor
+    wide: torch.Tensor
+    attended: torch.Tensor
+    limbs: torch.Tensor
+    row_scales: torch.Tensor
+    scores: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+def why_not(architecture: Architecture) -> str | None:
+    """Return why the native pass cannot run a model of these sizes, or None."""
+    sizes = architecture
+    if sizes.head_dim > MAX_HEAD_DIM or sizes.head_dim % LANES:
+        return f"heads of {sizes.head_dim}"
+    if sizes.hidden_size % LANES or sizes.intermediate_size % LANES:
+        return f"rows of {sizes.hidden_size} or {sizes.intermediate_size}"
+    return None
+
+
+class IntegerDecoder:
+    """A target or a draft model; calls must not overlap."""
+
+    def __init__(self, architecture: Architecture, weights: IntegerWeights, kernel: Kernel) -> None:
+        reason = why_not(architecture)
+        assert reason is None, reason
+        self._architecture = architecture
+        self.weights = weights
+        self.kernel = kernel
+        self._layers = (_Layer * len(weights.layers))(*(one.native() for one in weights.layers))
+        self._model = self._native_model()
+        self._scratch = self._allocate()
+        self._cosines = torch.empty(0)
+        self._sines = torch.empty(0)
+        self._run: Any = kernel.library.specengine_pass
+        self._run.argtypes = (ctypes.POINTER(_Pass), ctypes.c_void_p)
+        self._run.restype = None
+
+    @property
+    def precision(self) -> str:
+        """Return how its matrices are multiplied."""
+        return "int8"
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return its sizes."""
+        return self._architecture
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of logits of a position."""
+        return self.weights.embedding.shape[0]
+
+    @property
+    def kv_shape(self) -> KVShape:
+        """Return what a cache for this model must look like."""
+        sizes = self._architecture
+        return KVShape(
+            sizes.num_layers,
+            sizes.num_kv_heads,
+            sizes.head_dim,
+            torch.bfloat16,
+            torch.device("cpu"),
+            keys_by_dim=True,
+        )
+
+    @torch.inference_mode()
+    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+        """Append tokens to the cache and return the logits of the last ``num_logits`` of them.
+
+        Shapes:  result [num_logits, V], float32; row i scores the token after that position.
+        """
+        num_rows = len(token_ids)
+        assert 0 <= num_logits <= num_rows, f"{num_logits} logits of {num_rows} rows"
+        logits = torch.empty(num_logits, self.vocab_size)
+        first_scored = num_rows - num_logits
+        for start in range(0, num_rows, MAX_ROWS):
+            part = token_ids[start : start + MAX_ROWS]
+            end = start + len(part)
+            scored = max(0, end - max(start, first_scored))
+            self._pass(part, cache, logits[end - scored - first_scored :][:scored])
+        return logits
+
+    def _pass(self, token_ids: list[int], cache: KVCache, logits: torch.Tensor) -> None:
+        num_rows, start, scratch = len(token_ids), cache.length, self._scratch
+        assert start + num_rows <= cache.capacity
+        scratch.hidden[:num_rows] = self.weights.embedding[torch.tensor(token_ids)]
+        self._extend_rotation(start + num_rows)
+        num_threads = torch.get_num_threads() if self.kernel.parallel else 1
+        num_tiles = cache.capacity // TILE
+        if scratch.scores.numel() < num_threads * cache.capacity:
+            scratch.scores = torch.empty(num_threads * cache.capacity)
+        keys, values = cache.pointers
+        half_bytes = self._cosines.shape[1] * self._cosines.itemsize
+        native = _Pass(
+            num_rows,
+            start,
+            logits.shape[0],
+            num_tiles,
+            num_threads,
+            keys,
+            values,
+            self._cosines.data_ptr() + start * half_bytes,
+            self._sines.data_ptr() + start * half_bytes,
+            scratch.hidden.data_ptr(),
+            scratch.wide.data_ptr(),
+            scratch.attended.data_ptr(),
+            scratch.limbs.data_ptr(),
+            scratch.row_scales.data_ptr(),
+            scratch.scores.data_ptr(),
+            logits.data_ptr(),
+            ctypes.pointer(self._model),
+            0,
+            0,
+            self.kernel.thread_num if num_threads > 1 else None,
+        )
+        self._run(ctypes.byref(native), self.kernel.parallel)
+        cache.advance(num_rows)
+
+    def _native_model(self) -> _Model:
+        sizes, weights = self._architecture, self.weights
+        return _Model(
+            sizes.num_layers,
+            sizes.hidden_size,
+            sizes.intermediate_size,
+            sizes.num_heads,
+            sizes.num_kv_heads,
+            sizes.head_dim,
+            self.vocab_size,
+            sizes.norm_eps,
+            self._layers,
+            weights.final_norm.data_ptr(),
+            weights.head.native(),
+        )
+
+    def _allocate(self) -> _Scratch:
+        sizes = self._architecture
+        num_values = sizes.num_heads * sizes.head_dim
+        num_qkv = num_values + 2 * sizes.num_kv_heads * sizes.head_dim
+        widest = max(num_qkv, 2 * sizes.intermediate_size, sizes.hidden_size)
+        deepest = _round_up(max(sizes.hidden_size, sizes.intermediate_size, num_values), DEPTH)
+        return _Scratch(
+            hidden=torch.zeros(MAX_ROWS, sizes.hidden_size),
+            wide=torch.zeros(MAX_ROWS, widest),
+            attended=torch.zeros(MAX_ROWS, num_values),
+            limbs=torch.zeros(MAX_ROWS // 8 * LIMBS_PER_BLOCK * deepest, dtype=torch.int8),
+            row_scales=torch.zeros(MAX_ROWS),
+        )
+
+    def _extend_rotation(self, num_positions: int) -> None:
+        """Know cosines and sines of so many positions, computed in blocks of one shape."""
+        known = self._cosines.shape[0]
+        if num_positions <= known:
+            return
+        frequencies = rope_frequencies(self._architecture)
+        cosines, sines = [self._cosines] if known else [], [self._sines] if known else []
+        for start in range(known, num_positions, TILE):
+            positions = torch.arange(start, start + TILE, dtype=torch.float64)
+            angles = torch.outer(positions, frequencies)
+            cosines.append(angles.cos().float())
+            sines.append(angles.sin().float())
+        self._cosines, self._sines = torch.cat(cosines), torch.cat(sines)
+
+
+def _round_up(number: int, step: int) -> int:
+    return -(-number // step) * step

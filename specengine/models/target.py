@@ -1,0 +1,45 @@
+"""What a model must be able to do to be decoded with, as target or as draft model."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from specengine.cache.kv_cache import KVCache, KVShape
+from specengine.models.architecture import Architecture
+
+
+class Target(Protocol):
+    """A decoder over one sequence, which keeps nothing between calls.
+
+    A position's logits have the same bits whatever the number of rows of a call, and however the
+    tokens before it came into the cache.
+    """
+
+    @property
+    def precision(self) -> str:
+        """Return how its matrices are multiplied: ``int8``, ``bfloat16`` or ``float32``."""
+        ...
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return its sizes."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of logits of a position."""
+        ...
+
+    @property
+    def kv_shape(self) -> KVShape:
+        """Return what a cache for it must look like."""
+        ...
+
+    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+        """Append tokens to the cache and return the logits of the last ``num_logits`` of them.
+
+        Shapes:  result [num_logits, V], float32; row i scores the token after that position.
+        """
+        ...

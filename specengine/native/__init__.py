@@ -1,0 +1,1 @@
+"""The native forward pass: one C file, and what compiles and loads it."""

@@ -1,0 +1,167 @@
+"""From ``pass.c`` to a library for this processor, compiled once and kept in the cache.
+
+There is one library for each instruction set that the C file knows; all of them give the same bits.
+Without a C compiler there is none, and the engine runs in bfloat16 instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+SOURCE: Final = Path(__file__).with_name("pass.c")
+COMPILERS: Final = ("cc", "gcc", "clang")
+FLAGS: Final = (
+    *("-O3", "-std=gnu11", "-shared", "-fPIC", "-Wall", "-Wno-psabi"),
+    # Products and sums are fused only where the source says so: else the bits would depend on
+    # the compiler's mood.
+    *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+)
+TIMEOUT_S: Final = 120
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An instruction set."""
+
+    name: str
+    flags: tuple[str, ...]
+    """Of the compiler."""
+    needs: frozenset[str]
+    """Flags of the processor."""
+
+
+_AVX512: Final = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma")
+_AVX512_NEEDS: Final = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"})
+X86: Final = (
+    Variant(
+        "amx",
+        (*_AVX512, "-mamx-tile", "-mamx-int8"),
+        _AVX512_NEEDS | {"amx_tile", "amx_int8"},
+    ),
+    Variant("avx512-vnni", _AVX512, _AVX512_NEEDS),
+    Variant("avx2", ("-mavx2", "-mfma"), frozenset({"avx2", "fma"})),
+)
+ARM: Final = (Variant("arm64", (), frozenset()),)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A loaded library."""
+
+    variant: str
+    library: ctypes.CDLL
+    parallel: int
+    """Address of GOMP_parallel, or 0: then one thread does all."""
+    thread_num: int
+    """Address of omp_get_thread_num."""
+
+
+@functools.cache
+def best_kernel(folder: Path) -> Kernel | None:
+    """Return the fastest kernel of this machine, or None; libraries are kept in a folder."""
+    for variant in usable_variants():
+        kernel = load_kernel(variant, folder)
+        if kernel is not None:
+            return kernel
+    return None
+
+
+def usable_variants() -> list[Variant]:
+    """Return what this processor can run, fastest first."""
+    machine = platform.machine().lower()
+    if machine in ("x86_64", "amd64"):
+        has = _processor_flags()
+        return [variant for variant in X86 if variant.needs <= has]
+    return list(ARM) if machine in ("arm64", "aarch64") else []
+
+
+def load_kernel(variant: Variant, folder: Path) -> Kernel | None:
+    """Return the kernel of an instruction set, compiled if it is not there yet, or None."""
+    file = _compiled(variant, folder)
+    if file is None:
+        return None
+    try:
+        library = ctypes.CDLL(str(file))
+    except OSError as error:
+        logger.warning("%s cannot be loaded: %s", file, error)
+        return None
+    if not library.specengine_prepare():
+        logger.info("the system does not let us use %s", variant.name)
+        return None
+    return Kernel(variant.name, library, *_threads())
+
+
+def _compiled(variant: Variant, folder: Path) -> Path | None:
+    compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
+    command = [*FLAGS, *variant.flags]
+    facts = repr((SOURCE.read_bytes(), command, platform.machine()))
+    target = folder / f"pass-{variant.name}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}.so"
+    if target.exists():
+        return target
+    if compiler is None:
+        logger.info("There is no C compiler, so no native pass.")
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
+        made = Path(scratch) / target.name
+        output = _run([compiler, *command, "-o", str(made), str(SOURCE), "-lm"])
+        if output is not None:
+            logger.warning("%s did not compile for %s:\n%s", SOURCE.name, variant.name, output)
+            return None
+        os.replace(made, target)  # whole or not at all, whoever else compiles it too
+    return target
+
+
+def _run(command: Iterable[str]) -> str | None:
+    """Run a command; return its output if it fails."""
+    try:
+        done = subprocess.run(
+            list(command), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if done.returncode == 0 else done.stderr
+
+
+def _threads() -> tuple[int, int]:
+    """Return the addresses of the functions of the OpenMP runtime that torch has loaded.
+
+    A runtime of our own would keep a second team of threads spinning beside torch's.
+    """
+    folder = Path(torch.__file__).parent / "lib"
+    names = [str(path) for pattern in ("libgomp*", "libomp*") for path in folder.glob(pattern)]
+    for name in [*names, "libgomp.so.1", "libomp.dylib"]:
+        try:
+            runtime = ctypes.CDLL(name)
+            functions = (runtime.GOMP_parallel, runtime.omp_get_thread_num)
+        except (OSError, AttributeError):
+            continue
+        parallel, thread_num = (ctypes.cast(each, ctypes.c_void_p).value for each in functions)
+        return parallel or 0, thread_num or 0
+    logger.info("no OpenMP runtime was found: the native pass runs on one thread")
+    return 0, 0
+
+
+def _processor_flags() -> frozenset[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("ascii", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(flags.partition(":")[2].split())

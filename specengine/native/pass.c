@@ -1,0 +1,523 @@
+/* One forward pass of a Llama-family decoder in 8-bit integers, by a few threads.
+
+   Every row is computed by itself, in one fixed order: neither the number of rows, nor the length of
+   the window, nor the number of threads can change a bit of it. Matrix products are sums of integers,
+   which have no order. All else is float32 in vectors of 16 lanes, spelled out so that every
+   instruction set rounds alike: products and sums are fused only where it says so.
+
+   A row of activations is a 16-bit integer vector and one scale. Its high and low bytes ("limbs") are
+   two rows of one 8-bit product. */
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AMX_INT8__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__AVX512VNNI__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+enum { LANES = 16, BLOCK = 8, DEPTH = 64, TILE = 256, MAX_BLOCKS = 4, MAX_ROWS = BLOCK * MAX_BLOCKS };
+
+typedef float vec __attribute__((vector_size(64), aligned(64)));
+typedef float vecu __attribute__((vector_size(64), aligned(4)));
+typedef int32_t ivec __attribute__((vector_size(64), aligned(64)));
+typedef int8_t bytes __attribute__((vector_size(16), aligned(1)));
+
+typedef struct {
+  int32_t num_out, num_in;   /* multiples of 16 and 64; what is added is zero */
+  const int8_t *weights;     /* [out / 16][in / 64][16 x 4 inputs][16 outputs][4] */
+  const float *scales;       /* [out] */
+  const int32_t *sums;       /* [out] of the weights of each output */
+  const float *bias;         /* [out] or NULL */
+} Matrix;
+
+typedef struct {
+  const float *attention_norm, *query_norm, *key_norm, *mlp_norm;
+  Matrix qkv, output, gate_up, down;
+} Layer;
+
+typedef struct {
+  int32_t num_layers, hidden, inner, num_heads, num_kv_heads, head_dim, vocab;
+  float eps;
+  const Layer *layers;
+  const float *final_norm;
+  Matrix head;
+} Model;
+
+typedef struct {
+  int32_t num_rows, start, num_logits, num_tiles, num_threads;
+  uint16_t *keys;            /* bfloat16 [layers][tiles][KV][D][TILE] */
+  uint16_t *values;          /* bfloat16 [layers][tiles][KV][TILE][D] */
+  const float *cosines, *sines; /* [rows][D / 2] */
+  float *hidden;             /* [MAX_ROWS][hidden], the residual stream */
+  float *wide;               /* [MAX_ROWS][widest product] */
+  float *attended;           /* [MAX_ROWS][heads x D] */
+  int8_t *limbs;             /* [MAX_BLOCKS][deepest / 64][16][64] */
+  float *row_scales;         /* [MAX_ROWS] */
+  float *scores;             /* [threads][group][num_tiles x TILE] */
+  float *logits;             /* [num_logits][vocab] */
+  const Model *model;
+  _Atomic int32_t arrived, generation;
+  int (*thread_num)(void);
+} Pass;
+
+/* ---- float32, one order for all ------------------------------------------------------------- */
+
+static inline vec splat(float x) { return (vec){} + x; }
+
+/* a * b + c, rounded once. */
+static inline vec fuse(vec a, vec b, vec c) {
+#if defined(__AVX512F__)
+  return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  typedef union { vec whole; __m256 halves[2]; } parts;
+  parts x = {a}, y = {b}, z = {c};
+  for (int i = 0; i < 2; i++) z.halves[i] = _mm256_fmadd_ps(x.halves[i], y.halves[i], z.halves[i]);
+  return z.whole;
+#else
+  for (int i = 0; i < LANES; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+
+/* To the nearest whole number, ties to even: the sum with 1.5 x 2^23 has no place for fractions. */
+static inline vec whole(vec x) {
+  vec big = splat(12582912.0f);
+  return (x + big) - big;
+}
+
+
+static inline float lane_sum(vec v) {
+  for (int half = LANES / 2; half; half /= 2)
+    for (int i = 0; i < half; i++) v[i] += v[i + half];
+  return v[0];
+}
+
+static inline float lane_max(vec v) {
+  for (int half = LANES / 2; half; half /= 2)
+    for (int i = 0; i < half; i++) v[i] = v[i] > v[i + half] ? v[i] : v[i + half];
+  return v[0];
+}
+
+static inline vec vmax(vec a, vec b) {
+  ivec mask = a > b;
+  return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
+}
+
+/* e to the power of x, which is kept within -87 and 88; Cephes' expf: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]. */
+static inline vec exponential(vec x) {
+  x = -vmax(-vmax(x, splat(-87.0f)), splat(-88.0f));
+  vec n = whole(x * 1.44269504088896341f);
+  x = fuse(n, splat(-0.693359375f), x);
+  x = fuse(n, splat(2.12194440e-4f), x);
+  vec y = splat(1.9875691500e-4f);
+  y = fuse(y, x, splat(1.3981999507e-3f));
+  y = fuse(y, x, splat(8.3334519073e-3f));
+  y = fuse(y, x, splat(4.1665795894e-2f));
+  y = fuse(y, x, splat(1.6666665459e-1f));
+  y = fuse(y, x, splat(5.0000001201e-1f));
+  y = fuse(y, x * x, x + 1.0f);
+  ivec power = __builtin_convertvector(n, ivec);
+  return y * (vec)((power + 127) << 23);
+}
+
+/* x in the first `num` lanes, `other` in those behind. */
+static inline vec first_lanes(vec x, int num, float other) {
+  const ivec lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  ivec mask = lanes < num;
+  return (vec)((mask & (ivec)x) | (~mask & (ivec)splat(other)));
+}
+
+static inline vec widened(const uint16_t *source) {
+  typedef uint16_t half __attribute__((vector_size(32), aligned(2)));
+  ivec bits = __builtin_convertvector(*(const half *)source, ivec);
+  return (vec)(bits << 16);
+}
+
+static inline uint16_t narrowed(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16); /* to the nearest, ties to even */
+}
+
+static inline float inverse_rms(const float *row, int num, float eps) {
+  vec sum = {};
+  for (int i = 0; i < num; i += LANES) {
+    vec x = *(const vecu *)(row + i);
+    sum = fuse(x, x, sum);
+  }
+  return 1.0f / sqrtf(lane_sum(sum) / (float)num + eps);
+}
+
+/* Split a row into limbs at its place in the block; the scale of a row of zeros is zero. */
+static void split(const float *row, int num, int at, int depth, int8_t *limbs, float *scale) {
+  vec most = {};
+  for (int i = 0; i < num; i += LANES) {
+    vec x = *(const vecu *)(row + i);
+    most = vmax(most, vmax(x, -x));
+  }
+  float largest = lane_max(most);
+  float inverse = largest > 0 ? 32512.0f / largest : 0.0f;
+  *scale = largest / 32512.0f;
+  for (int chunk = 0; chunk < depth; chunk++) {
+    int8_t *high = limbs + (size_t)chunk * 2 * BLOCK * DEPTH + at * DEPTH;
+    int8_t *low = high + BLOCK * DEPTH;
+    for (int i = 0; i < DEPTH; i += LANES) {
+      int k = chunk * DEPTH + i;
+      vec x = k < num ? *(const vecu *)(row + k) : (vec){};
+      ivec q = __builtin_convertvector(whole(x * inverse), ivec);
+      ivec h = (q + 128) >> 8;
+      *(bytes *)(high + i) = __builtin_convertvector(h, bytes);
+      *(bytes *)(low + i) = __builtin_convertvector(q - (h << 8), bytes);
+    }
+  }
+}
+
+/* ---- 8-bit products ---------------------------------------------------------------------------- */
+
+/* Products of one block of rows (16 limbs) with 16 outputs: sums[limb][output]. */
+static inline void multiply(const int8_t *limbs, const int8_t *weights, const int32_t *offsets,
+                            int depth, int num_blocks, int32_t sums[MAX_BLOCKS][2 * BLOCK][LANES]) {
+  size_t stride = (size_t)depth * 2 * BLOCK * DEPTH;
+#if defined(__AMX_INT8__)
+  (void)offsets;
+  _tile_zero(0);
+  if (num_blocks > 1) _tile_zero(1);
+  if (num_blocks > 2) _tile_zero(2);
+  if (num_blocks > 3) _tile_zero(3);
+  for (int chunk = 0; chunk < depth; chunk++) {
+    const int8_t *a = limbs + (size_t)chunk * 2 * BLOCK * DEPTH;
+    _tile_loadd(7, weights + (size_t)chunk * 1024, 64);
+    _tile_loadd(4, a, 64);
+    _tile_dpbssd(0, 4, 7);
+    if (num_blocks > 1) { _tile_loadd(5, a + stride, 64); _tile_dpbssd(1, 5, 7); }
+    if (num_blocks > 2) { _tile_loadd(6, a + 2 * stride, 64); _tile_dpbssd(2, 6, 7); }
+    if (num_blocks > 3) { _tile_loadd(4, a + 3 * stride, 64); _tile_dpbssd(3, 4, 7); }
+  }
+  _tile_stored(0, sums[0], 64);
+  if (num_blocks > 1) _tile_stored(1, sums[1], 64);
+  if (num_blocks > 2) _tile_stored(2, sums[2], 64);
+  if (num_blocks > 3) _tile_stored(3, sums[3], 64);
+#elif defined(__AVX512VNNI__)
+  __m512i offset = _mm512_slli_epi32(_mm512_loadu_si512(offsets), 7);
+  for (int block = 0; block < num_blocks; block++) {
+    __m512i sum[2 * BLOCK];
+    for (int r = 0; r < 2 * BLOCK; r++) sum[r] = _mm512_sub_epi32(_mm512_setzero_si512(), offset);
+    for (int chunk = 0; chunk < depth; chunk++) {
+      const int8_t *a = limbs + block * stride + (size_t)chunk * 2 * BLOCK * DEPTH;
+      for (int k = 0; k < DEPTH / 4; k++) {
+        __m512i w = _mm512_loadu_si512(weights + (size_t)chunk * 1024 + k * 64);
+        for (int r = 0; r < 2 * BLOCK; r++) {
+          int32_t four;
+          memcpy(&four, a + r * DEPTH + k * 4, 4);
+          sum[r] = _mm512_dpbusd_epi32(sum[r], _mm512_set1_epi32(four ^ (int32_t)0x80808080), w);
+        }
+      }
+    }
+    for (int r = 0; r < 2 * BLOCK; r++) _mm512_storeu_si512(sums[block][r], sum[r]);
+  }
+#elif defined(__AVX2__)
+  (void)offsets;
+  for (int block = 0; block < num_blocks; block++)
+    for (int part = 0; part < 4; part++) { /* four outputs at a time */
+      __m256i sum[2 * BLOCK];
+      for (int r = 0; r < 2 * BLOCK; r++) sum[r] = _mm256_setzero_si256();
+      for (int chunk = 0; chunk < depth; chunk++) {
+        const int8_t *a = limbs + block * stride + (size_t)chunk * 2 * BLOCK * DEPTH;
+        for (int k = 0; k < DEPTH / 4; k++) {
+          const int8_t *w = weights + (size_t)chunk * 1024 + k * 64 + part * 16;
+          __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)w));
+          for (int r = 0; r < 2 * BLOCK; r++) {
+            int32_t four;
+            memcpy(&four, a + r * DEPTH + k * 4, 4);
+            __m128i x = _mm_cvtepi8_epi16(_mm_cvtsi32_si128(four));
+            sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(wide, _mm256_broadcastq_epi64(x)));
+          }
+        }
+      }
+      for (int r = 0; r < 2 * BLOCK; r++) {
+        int32_t pairs[8];
+        _mm256_storeu_si256((__m256i *)pairs, sum[r]);
+        for (int o = 0; o < 4; o++) sums[block][r][part * 4 + o] = pairs[2 * o] + pairs[2 * o + 1];
+      }
+    }
+#else
+  (void)offsets;
+  memset(sums, 0, sizeof(int32_t) * num_blocks * 2 * BLOCK * LANES);
+  for (int block = 0; block < num_blocks; block++)
+    for (int chunk = 0; chunk < depth; chunk++)
+      for (int r = 0; r < 2 * BLOCK; r++)
+        for (int k = 0; k < DEPTH / 4; k++)
+          for (int o = 0; o < LANES; o++)
+            for (int i = 0; i < 4; i++)
+              sums[block][r][o] +=
+                  limbs[block * stride + (size_t)chunk * 2 * BLOCK * DEPTH + r * DEPTH + k * 4 + i] *
+                  weights[(size_t)chunk * 1024 + k * 64 + o * 4 + i];
+#endif
+}
+
+/* Rows from `first` on times a matrix, this thread's share of the outputs; added to `out` or stored. */
+static void product(const Pass *p, int thread, const Matrix *m, int first, int num_rows, float *out,
+                    int stride, int num_out, int adds) {
+  int depth = m->num_in / DEPTH, columns = m->num_out / LANES;
+  int begin = (int)((int64_t)columns * thread / p->num_threads);
+  int end = (int)((int64_t)columns * (thread + 1) / p->num_threads);
+  int num_blocks = (num_rows + BLOCK - 1) / BLOCK;
+  int32_t sums[MAX_BLOCKS][2 * BLOCK][LANES] __attribute__((aligned(64)));
+  for (int column = begin; column < end; column++) {
+    multiply(p->limbs, m->weights + (size_t)column * depth * 1024, m->sums + column * LANES, depth,
+             num_blocks, sums);
+    int width = num_out - column * LANES < LANES ? num_out - column * LANES : LANES;
+    if (width <= 0) break;
+    vec scales = *(const vecu *)(m->scales + column * LANES);
+    for (int row = 0; row < num_rows; row++) {
+      vec high = __builtin_convertvector(*(ivec *)sums[row / BLOCK][row % BLOCK], vec);
+      vec low = __builtin_convertvector(*(ivec *)sums[row / BLOCK][BLOCK + row % BLOCK], vec);
+      vec y = fuse(high, splat(256.0f), low) * (scales * p->row_scales[row]);
+      if (m->bias) y += *(const vecu *)(m->bias + column * LANES);
+      float *target = out + (size_t)(first + row) * stride + column * LANES;
+      if (width == LANES) {
+        if (adds) y += *(vecu *)target;
+        *(vecu *)target = y;
+      } else {
+        for (int i = 0; i < width; i++) target[i] = adds ? target[i] + y[i] : y[i];
+      }
+    }
+  }
+}
+
+/* ---- the steps of a layer; rows or heads are shared out among threads --------------------------- */
+
+static void barrier(Pass *p) {
+  if (p->num_threads == 1) return;
+  int32_t generation = atomic_load_explicit(&p->generation, memory_order_acquire);
+  if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) == p->num_threads - 1) {
+    atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->generation, generation + 1, memory_order_release);
+    return;
+  }
+  for (int spins = 0; atomic_load_explicit(&p->generation, memory_order_acquire) == generation; spins++) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+#if defined(__linux__) || defined(__APPLE__)
+    extern int sched_yield(void);
+    if (spins > 20000) sched_yield();
+#endif
+  }
+}
+
+static int8_t *limbs_of(const Pass *p, int row, int depth) {
+  return p->limbs + (size_t)(row / BLOCK) * depth * 2 * BLOCK * DEPTH;
+}
+
+static void norm_and_split(Pass *p, int thread, const float *weight, const Matrix *next, int first,
+                           int num_rows) {
+  int num = p->model->hidden, depth = next->num_in / DEPTH;
+  for (int r = thread; r < num_rows; r += p->num_threads) {
+    const float *source = p->hidden + (size_t)(first + r) * num;
+    float *row = p->wide + (size_t)r * num; /* free until the product that follows */
+    vec inverse = splat(inverse_rms(source, num, p->model->eps));
+    for (int i = 0; i < num; i += LANES)
+      *(vecu *)(row + i) = *(const vecu *)(source + i) * inverse * *(const vecu *)(weight + i);
+    split(row, num, r % BLOCK, depth, limbs_of(p, r, depth), p->row_scales + r);
+  }
+}
+
+/* Turn pairs (i, i + D / 2) of a head by its position's angle. */
+static void rotate(float *head, int dim, const float *cosines, const float *sines, const float *norm,
+                   float eps) {
+  if (norm) {
+    float inverse = inverse_rms(head, dim, eps);
+    for (int i = 0; i < dim; i++) head[i] = head[i] * inverse * norm[i];
+  }
+  for (int i = 0; i < dim / 2; i++) {
+    float a = head[i], b = head[i + dim / 2];
+    float ac = a * cosines[i], bs = b * sines[i], bc = b * cosines[i], as = a * sines[i];
+    head[i] = ac - bs;
+    head[i + dim / 2] = bc + as;
+  }
+}
+
+static void place(Pass *p, int thread, int layer) {
+  const Model *m = p->model;
+  const Layer *l = m->layers + layer;
+  int dim = m->head_dim, queries = m->num_heads, kv = m->num_kv_heads, width = (queries + 2 * kv) * dim;
+  for (int task = thread; task < p->num_rows * (queries + kv); task += p->num_threads) {
+    int row = task / (queries + kv), head = task % (queries + kv);
+    float *x = p->wide + (size_t)row * width + head * dim;
+    rotate(x, dim, p->cosines + row * dim / 2, p->sines + row * dim / 2,
+           head < queries ? l->query_norm : l->key_norm, m->eps);
+    if (head < queries) continue;
+    int at = p->start + row, tile = at / TILE, offset = at % TILE;
+    size_t base = (((size_t)layer * p->num_tiles + tile) * kv + head - queries) * TILE * dim;
+    const float *value = x + kv * dim;
+    for (int d = 0; d < dim; d++) {
+      p->keys[base + (size_t)d * TILE + offset] = narrowed(x[d]);
+      p->values[base + (size_t)offset * dim + d] = narrowed(value[d]);
+    }
+  }
+}
+
+enum { MAX_DIM_VECS = 16 };
+
+static void attend(Pass *p, int thread, int layer) {
+  const Model *m = p->model;
+  int dim = m->head_dim, kv = m->num_kv_heads, group = m->num_heads / kv, vecs = dim / LANES;
+  int width = (m->num_heads + 2 * kv) * dim;
+  float scale = 1.0f / sqrtf((float)dim);
+  float *scores = p->scores + (size_t)thread * p->num_tiles * TILE;
+  for (int task = thread; task < p->num_rows * m->num_heads; task += p->num_threads) {
+    int row = task / m->num_heads, head = task % m->num_heads, shared = head / group;
+    int last = p->start + row, num_used = last / TILE + 1;
+    const float *query = p->wide + (size_t)row * width + head * dim;
+    vec most = splat(-INFINITY);
+    for (int tile = 0; tile < num_used; tile++) {
+      const uint16_t *keys = p->keys + (((size_t)layer * p->num_tiles + tile) * kv + shared) * TILE * dim;
+      int num = last - tile * TILE + 1 < TILE ? last - tile * TILE + 1 : TILE;
+      for (int at = 0; at < num; at += 4 * LANES) {
+        vec sum[4] = {};
+        for (int d = 0; d < dim; d++) {
+          vec q = splat(query[d]);
+          for (int i = 0; i < 4; i++)
+            sum[i] = fuse(q, widened(keys + (size_t)d * TILE + at + i * LANES), sum[i]);
+        }
+        for (int i = 0; i < 4; i++) {
+          vec s = sum[i] * scale;
+          int left = num - at - i * LANES;
+          s = first_lanes(s, left, -INFINITY);
+          most = vmax(most, s);
+          *(vecu *)(scores + tile * TILE + at + i * LANES) = s;
+        }
+      }
+    }
+    vec largest = splat(lane_max(most)), total = {}, out[MAX_DIM_VECS] = {};
+    for (int tile = 0; tile < num_used; tile++) {
+      const uint16_t *values = p->values + (((size_t)layer * p->num_tiles + tile) * kv + shared) * TILE * dim;
+      int num = last - tile * TILE + 1 < TILE ? last - tile * TILE + 1 : TILE;
+      float *own = scores + tile * TILE;
+      for (int at = 0; at < num; at += LANES) {
+        vec w = exponential(*(vecu *)(own + at) - largest);
+        int left = num - at;
+        w = first_lanes(w, left, 0.0f);
+        total += w;
+        *(vecu *)(own + at) = w;
+      }
+      for (int at = 0; at < num; at++) {
+        vec w = splat(own[at]);
+        for (int i = 0; i < vecs; i++)
+          out[i] = fuse(w, widened(values + (size_t)at * dim + i * LANES), out[i]);
+      }
+    }
+    vec norm = splat(1.0f / lane_sum(total));
+    float *target = p->attended + ((size_t)row * m->num_heads + head) * dim;
+    for (int i = 0; i < vecs; i++) *(vecu *)(target + i * LANES) = out[i] * norm;
+  }
+}
+
+static void split_attended(Pass *p, int thread, const Matrix *next) {
+  int num = p->model->num_heads * p->model->head_dim, depth = next->num_in / DEPTH;
+  for (int r = thread; r < p->num_rows; r += p->num_threads)
+    split(p->attended + (size_t)r * num, num, r % BLOCK, depth, limbs_of(p, r, depth), p->row_scales + r);
+}
+
+/* silu(gate) * up, and split */
+static void gate(Pass *p, int thread, const Matrix *next) {
+  int num = p->model->inner, depth = next->num_in / DEPTH;
+  for (int r = thread; r < p->num_rows; r += p->num_threads) {
+    float *row = p->wide + (size_t)r * 2 * num;
+    for (int i = 0; i < num; i += LANES) {
+      vec g = *(vecu *)(row + i), u = *(vecu *)(row + num + i);
+      *(vecu *)(row + i) = g / (1.0f + exponential(-g)) * u;
+    }
+    split(row, num, r % BLOCK, depth, limbs_of(p, r, depth), p->row_scales + r);
+  }
+}
+
+/* Shape the matrix unit's registers for this thread, where there is one. */
+static void configure(void) {
+#if defined(__AMX_INT8__)
+  struct { uint8_t palette, start_row, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } tiles;
+  memset(&tiles, 0, sizeof tiles);
+  tiles.palette = 1;
+  for (int i = 0; i < 8; i++) tiles.bytes[i] = 64, tiles.rows[i] = 16;
+  _tile_loadconfig(&tiles);
+#endif
+}
+
+static void release(void) {
+#if defined(__AMX_INT8__)
+  _tile_release();
+#endif
+}
+
+static void run(void *argument) {
+  Pass *p = argument;
+  const Model *m = p->model;
+  int t = p->thread_num ? p->thread_num() : 0, hidden = m->hidden;
+  configure();
+  for (int layer = 0; layer < m->num_layers; layer++) {
+    const Layer *l = m->layers + layer;
+    int heads = (m->num_heads + 2 * m->num_kv_heads) * m->head_dim;
+    norm_and_split(p, t, l->attention_norm, &l->qkv, 0, p->num_rows);
+    barrier(p);
+    product(p, t, &l->qkv, 0, p->num_rows, p->wide, heads, heads, 0);
+    barrier(p);
+    place(p, t, layer);
+    barrier(p);
+    attend(p, t, layer);
+    barrier(p);
+    split_attended(p, t, &l->output);
+    barrier(p);
+    product(p, t, &l->output, 0, p->num_rows, p->hidden, hidden, hidden, 1);
+    barrier(p);
+    norm_and_split(p, t, l->mlp_norm, &l->gate_up, 0, p->num_rows);
+    barrier(p);
+    product(p, t, &l->gate_up, 0, p->num_rows, p->wide, 2 * m->inner, 2 * m->inner, 0);
+    barrier(p);
+    gate(p, t, &l->down);
+    barrier(p);
+    product(p, t, &l->down, 0, p->num_rows, p->hidden, hidden, hidden, 1);
+    barrier(p);
+  }
+  if (p->num_logits) {
+    norm_and_split(p, t, m->final_norm, &m->head, p->num_rows - p->num_logits, p->num_logits);
+    barrier(p);
+    product(p, t, &m->head, 0, p->num_logits, p->logits, m->vocab, m->vocab, 0);
+  }
+  release();
+}
+
+/* One row block's sums with `columns` x 16 outputs, for tests: sums [columns][16 limbs][16]. */
+void specengine_multiply(const int8_t *limbs, const int8_t *weights, const int32_t *offsets, int depth,
+                         int columns, int32_t *sums) {
+  configure();
+  int32_t own[MAX_BLOCKS][2 * BLOCK][LANES] __attribute__((aligned(64)));
+  for (int column = 0; column < columns; column++) {
+    multiply(limbs, weights + (size_t)column * depth * 1024, offsets + column * LANES, depth, 1, own);
+    memcpy(sums + (size_t)column * 2 * BLOCK * LANES, own[0], sizeof own[0]);
+  }
+  release();
+}
+
+/* Ask the system for the matrix unit; returns whether it may be used. */
+int specengine_prepare(void) {
+#if defined(__AMX_INT8__)
+  return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+#else
+  return 1;
+#endif
+}
+
+/* `parallel` is GOMP_parallel of the runtime that torch uses too, so that no two teams spin. */
+void specengine_pass(Pass *p, void (*parallel)(void (*)(void *), void *, unsigned, unsigned)) {
+  if (p->num_threads > 1)
+    parallel(run, p, (unsigned)p->num_threads, 0);
+  else
+    run(p);
+}
