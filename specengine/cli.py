@@ -123,7 +123,9 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=("decode", "infill", "typing"), help="what to measure")
+    parser.add_argument(
+        "what", choices=("decode", "infill", "perplexity", "typing"), help="what to measure"
+    )
     _add_engine_options(parser)
     parser.add_argument("--limit", type=int, help="prompts, gaps of each set, or keys to take")
     parser.add_argument("--runs", type=int, default=3, help="repetitions of decode")

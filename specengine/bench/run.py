@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from specengine.bench import decode, infill, keystrokes, sandbox
+from specengine.bench import decode, infill, keystrokes, perplexity, sandbox
 from specengine.bench.contestants import Contestant
 from specengine.bench.machine import describe
 from specengine.bench.own import OwnContestant, OwnEngine, load_own
@@ -22,8 +22,17 @@ from specengine.bench.peers import (
     load_transformers,
 )
 from specengine.bench.report import Report, table, write_report
-from specengine.bench.workloads import INFILL_SETS, example_file, infill_sets, prompt_sets
+from specengine.bench.workloads import (
+    INFILL_SETS,
+    example_file,
+    infill_sets,
+    load_problems,
+    prompt_sets,
+)
 from specengine.errors import SettingsInvalid
+from specengine.models import registry
+from specengine.models.convert import ensure_model
+from specengine.models.tokenizer import Tokenizer
 from specengine.settings import EngineSettings, load_settings
 
 Rows = Sequence[msgspec.Struct]
@@ -35,6 +44,7 @@ INFILL_OPTIONS: Final = ("sets", "no_heal", "run_tests")
 
 DECODE_LIMIT: Final = 20
 INFILL_LIMIT: Final = 80
+PERPLEXITY_LIMIT: Final = 164
 TYPING_LIMIT: Final = 200
 
 
@@ -107,6 +117,16 @@ def _bench_infill(settings: EngineSettings, options: argparse.Namespace) -> Rows
     return infill.measure(own, plan, _show)
 
 
+def _bench_perplexity(settings: EngineSettings, options: argparse.Namespace) -> Rows:
+    known = registry.load()
+    entry = known.resolve(settings.model or known.default)
+    folder = ensure_model(entry, _show)
+    tokenizer = Tokenizer.load(folder)
+    problems = load_problems()[: options.limit or PERPLEXITY_LIMIT]
+    texts = [tokenizer.encode(each.prompt + each.canonical_solution) for each in problems]
+    return perplexity.measure(entry.name, folder, texts, _show)
+
+
 def _set_names(text: str | None) -> Sequence[str]:
     if text is None:
         return INFILL_SETS
@@ -135,5 +155,6 @@ def _show(fraction: float, detail: str) -> None:
 BENCHMARKS: Final[Mapping[str, Callable[[EngineSettings, argparse.Namespace], Rows]]] = {
     "decode": _bench_decode,
     "infill": _bench_infill,
+    "perplexity": _bench_perplexity,
     "typing": _bench_typing,
 }

@@ -40,7 +40,7 @@ BASE: Final = "smollm2-135m"
 RANK: Final = 16
 TOKENS: Final = 6_000_000
 MEASURED: Final[Sequence[SampleLayout]] = ("plain", "suffix_first")
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt."""
 ADAPTER: Final = "adapter"
 """Folder of the result, within that of the run."""
@@ -111,13 +111,13 @@ def measure_middles(
 def _keep_memory() -> None:
     """Let freed memory stay with the process, where the C library is glibc.
 
-    By default each step gives gigabytes back to the system and faults them in again: a sixth of
-    its time.
+    By default each step gives gigabytes back to the system and faults them in again: up to a sixth
+    of its time. The largest blocks are still given back, as the heap would fall to pieces.
     """
     if platform.libc_ver()[0] != "glibc":
         return
     mallopt = ctypes.CDLL(None).mallopt
-    for parameter, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 1 << 28)):
+    for parameter, value in ((_M_MMAP_THRESHOLD, 32 << 20), (_M_TRIM_THRESHOLD, 2**31 - 1)):
         mallopt(parameter, value)
 
 
