@@ -16,7 +16,7 @@ $(BIN)/python:
 
 $(STAMP): pyproject.toml models.toml | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]'
-	$(BIN)/specengine models pull smollm2-135m
+	$(BIN)/specengine models pull
 	@touch $@
 
 demo: setup ## type into a real file and show each suggestion

@@ -21,7 +21,7 @@ LAYOUT_WEIGHTS: Final[Mapping[SampleLayout, float]] = {
     "plain": 0.35,
     "prefix_first": 0.1,
 }
-LENGTH_WEIGHTS: Final[Mapping[int, float]] = {256: 0.65, 512: 0.3, 1024: 0.05}
+LENGTH_WEIGHTS: Final[Mapping[int, float]] = {256: 0.85, 512: 0.14, 1024: 0.01}
 """Tokens of a row, at most."""
 PLAIN_WEIGHT: Final = 0.35
 """Of a plain sample's tokens in the loss: they are more, and easier to come by."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -124,5 +125,5 @@ def _sources(listing: Listing) -> str:
     names = ", ".join(f"{name} {package.version}" for name, package in packages)
     return (
         f"The Python standard library (PSF-2.0), and {len(packages)} packages: {counts}. One in "
-        f"sixteen is held out.\n\n{names}."
+        f"sixteen is held out.\n\n{textwrap.fill(names, 120, break_on_hyphens=False)}."
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specengine.errors import ConfigError, ModelUnknown
 from specengine.models import registry
 from specengine.models.families import can_run
-from specengine.models.sources import HubSource, PypiSource, parse_source
+from specengine.models.sources import AdapterSource, HubSource, PypiSource, parse_source
 
 MODEL = 'source = "hf:owner/name@main"\narchitecture = "llama"\nlicence = "MIT"\n'
 FIM = "[fim.a]\nprefix = 'p'\nsuffix = 's'\nmiddle = 'm'\n"
@@ -27,11 +27,31 @@ def load_own(folder: Path, text: str) -> registry.Registry:
     return registry.load(own_file=file)
 
 
-def test_default_model_comes_from_a_wheel_with_a_hash(packaged: registry.Registry) -> None:
+def test_the_base_of_the_default_model_comes_from_a_wheel_with_a_hash(
+    packaged: registry.Registry,
+) -> None:
     entry = packaged.get(packaged.default)
-    assert isinstance(parse_source(entry.source), PypiSource)
-    assert entry.sha256 is not None
-    assert entry.licence == "Apache-2.0"
+    base = entry.base
+    assert base is not None
+    assert isinstance(parse_source(base.source), PypiSource)
+    assert base.sha256 is not None
+    assert base.licence == entry.licence == "Apache-2.0"
+
+
+def test_the_default_model_can_be_asked_to_fill_in(packaged: registry.Registry) -> None:
+    default, filling = packaged.get(packaged.default), packaged.get("smollm2-135m-fim")
+    assert (default.source, default.base) == (filling.source, filling.base)
+    assert default.fim is None
+    assert filling.fim is not None
+
+
+def test_the_adapter_of_the_default_model_comes_with_the_package_and_has_a_card(
+    packaged: registry.Registry,
+) -> None:
+    source = parse_source(packaged.get(packaged.default).source)
+    assert isinstance(source, AdapterSource)
+    names = {file.name for file in source.path.iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "README.md", "loss.svg"} <= names
 
 
 def test_every_other_model_comes_from_a_hub(packaged: registry.Registry) -> None:
