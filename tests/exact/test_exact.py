@@ -210,7 +210,7 @@ def test_a_random_draft_model_is_almost_always_wrong(bench: Bench) -> None:
     sizes = tiny_architecture(vocab_size=bench.decoder.vocab_size)
     source = ModelDrafts(tiny_decoder(architecture=sizes), frozenset(), 2, CAPACITY)
     run = bench.run(bench.prompts[0], source)
-    assert run.counts.drafted > 100
+    assert run.counts.drafted > 50
     assert run.counts.accepted < 0.02 * run.counts.drafted
 
 
@@ -254,7 +254,8 @@ def test_seeded_sampling_gives_the_same_text_with_and_without_drafts(bench: Benc
     )
     other = bench.run(bench.prompts[0], NoDrafts(), replace(SEEDED, seed=21))
     assert drafted.text == plain.text
-    assert drafted.counts.accepted > 40
+    assert drafted.counts.accepted > 0.6 * (len(plain.token_ids) - drafted.counts.prefilled)
+    assert drafted.counts.accepted > 10
     assert other.text != plain.text
 
 
