@@ -180,7 +180,7 @@ static void split(const float *row, int num, int at, int depth, int8_t *limbs, f
 
 /* ---- 8-bit products ---------------------------------------------------------------------------- */
 
-/* Products of one block of rows (16 limbs) with 16 outputs: sums[limb][output]. */
+/* Products of some blocks of 8 rows (16 limbs each) with 16 outputs: sums[block][limb][output]. */
 static inline void multiply(const int8_t *limbs, const int8_t *weights, const int32_t *offsets,
                             int depth, int num_blocks, int32_t sums[MAX_BLOCKS][2 * BLOCK][LANES]) {
   size_t stride = (size_t)depth * 2 * BLOCK * DEPTH;

@@ -161,7 +161,7 @@ class Run:
         total_weight = sum(float(batch.weights.sum()) for batch in made)
         total = 0.0
         for batch in made:
-            losses, _ = self._losses(batch)
+            losses, _ = _losses(self._network, batch)
             loss = (losses * batch.weights.to(losses.device)).sum() / total_weight
             loss.backward()  # pyright: ignore[reportUnknownMemberType]
             total += float(loss.detach())
@@ -170,13 +170,6 @@ class Run:
         self._optimizer.zero_grad()
         self._network.merge()
         return round(total, 4), sum(batch.num_tokens for batch in made), rate
-
-    def _losses(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        device = self._network.embedding.device
-        hidden = self._network.hidden(batch.token_ids.to(device))
-        return self._network.losses(
-            hidden.flatten(0, 1)[batch.places.to(device)], batch.targets.to(device)
-        )
 
     def _rate_share(self) -> float:
         """Return the part of the full rate: a warm-up, a plateau, a fall over the last fifth."""
@@ -253,13 +246,9 @@ def measure(
     total_loss = 0.0
     num_tokens = num_exact = num_ended = 0
     for batch in _measure_batches(samples):
-        device = network.embedding.device
-        hidden = network.hidden(batch.token_ids.to(device)).flatten(0, 1)
-        losses, is_likeliest = network.losses(
-            hidden[batch.places.to(device)], batch.targets.to(device)
-        )
+        losses, is_likeliest = _losses(network, batch)
         for row in range(len(batch.token_ids)):
-            own = (batch.rows == row).to(device)
+            own = (batch.rows == row).to(losses.device)
             row_losses, row_likeliest = losses[own], is_likeliest[own]
             middle = len(row_losses) - ends
             total_loss += float(row_losses[:middle].sum())
@@ -274,6 +263,13 @@ def measure(
         exact_match=round(num_exact / len(samples), 4),
         ends=round(num_ended / len(samples), 4),
     )
+
+
+def _losses(network: Network, batch: Batch) -> tuple[torch.Tensor, ...]:
+    """Return the losses at a batch's places, and whether their targets are the likeliest."""
+    device = network.embedding.device
+    hidden = network.hidden(batch.token_ids.to(device)).flatten(0, 1)
+    return network.losses(hidden[batch.places.to(device)], batch.targets.to(device))
 
 
 def _measure_batches(samples: Sequence[Sample]) -> Iterator[Batch]:
