@@ -103,23 +103,28 @@ class Way:
 
 @dataclass(frozen=True)
 class Gap:
-    """A cursor, what is missing behind it, and what it belongs to."""
+    """A cursor, what is missing behind it, what stands behind that, and what it belongs to.
+
+    Where whole lines are missing the cursor stands on a line that is empty but for indentation, as
+    in an editor: the end of that line belongs to the suffix.
+    """
 
     prefix: str
     missing: str
+    suffix: str
     infilling: Infilling
     has_whole_lines: bool
 
     def has_enough(self, text: str) -> bool:
         """Whether a text is as long as what is missing, in lines or characters."""
         if self.has_whole_lines:
-            return text.count("\n") >= self.missing.count("\n")
+            return text.count("\n") > self.missing.count("\n")
         return len(text) >= len(self.missing)
 
     def cut(self, text: str) -> str:
-        """Return as many lines of a text as are missing, each with its end, or characters."""
+        """Return as many lines of a text as are missing, or as many characters."""
         if self.has_whole_lines:
-            return "\n".join(text.split("\n")[: self.missing.count("\n")]) + "\n"
+            return "\n".join(text.split("\n")[: self.missing.count("\n") + 1])
         return text[: len(self.missing)]
 
     def is_filled(self, text: str) -> bool:
@@ -135,7 +140,7 @@ class Gap:
     def program(self, text: str) -> str:
         """Return what runs to its end if the function passes its tests with a text in the gap."""
         infilling = self.infilling
-        function = f"{self.prefix}{text}{infilling.suffix}"
+        function = f"{self.prefix}{text}{self.suffix}"
         return f"{function}\n{infilling.test}\ncheck({infilling.entry_point})\n"
 
 
@@ -210,17 +215,23 @@ def ways(name: str, *, has_fim: bool, is_unhealed_too: bool) -> list[Way]:
 
 def gap(infilling: Infilling, cursor: Cursor, has_whole_lines: bool) -> Gap:
     """Return where the cursor stands; what is before it in the missing part is there already."""
-    missing = infilling.canonical_solution
+    missing, suffix = infilling.canonical_solution, infilling.suffix
+    if has_whole_lines and missing.endswith("\n"):
+        missing, suffix = missing[:-1], f"\n{suffix}"
     is_indented = cursor is Cursor.INDENTED
     num_spaces = len(missing) - len(missing.lstrip()) if is_indented else 0
     return Gap(
-        infilling.prompt + missing[:num_spaces], missing[num_spaces:], infilling, has_whole_lines
+        prefix=infilling.prompt + missing[:num_spaces],
+        missing=missing[num_spaces:],
+        suffix=suffix,
+        infilling=infilling,
+        has_whole_lines=has_whole_lines,
     )
 
 
 def write(own: OwnEngine, source: DrafterSource, place: Gap, way: Way) -> str:
     """Return what the model writes behind a cursor, greedily, as far as any ending needs it."""
-    suffix = place.infilling.suffix if way.context is Context.BOTH else ""
+    suffix = place.suffix if way.context is Context.BOTH else ""
     prompt = own.layout.lay_out(place.prefix, suffix, heal=way.heals)
     session = own.session(prompt, source, way.max_tokens)
     is_cut = Ending.OWN not in way.endings

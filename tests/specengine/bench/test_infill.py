@@ -60,24 +60,23 @@ def rows_of(own: OwnEngine, *sets: InfillSet, **plan: Any) -> list[InfillRow]:
 @pytest.mark.parametrize(
     ("cursor", "prefix", "missing"),
     [
-        (Cursor.LINE_START, "def f(x):\n", "    y = x\n"),
-        (Cursor.INDENTED, "def f(x):\n    ", "y = x\n"),
-        (Cursor.GIVEN, "def f(x):\n", "    y = x\n"),
+        (Cursor.LINE_START, "def f(x):\n", "    y = x"),
+        (Cursor.INDENTED, "def f(x):\n    ", "y = x"),
+        (Cursor.GIVEN, "def f(x):\n", "    y = x"),
     ],
 )
 def test_cursor_stands_before_or_behind_the_indentation(cursor: Cursor, prefix: str, missing: str):
     place = gap(INFILLING, cursor, True)
-    assert (place.prefix, place.missing) == (prefix, missing)
+    assert (place.prefix, place.missing, place.suffix) == (prefix, missing, "\n    return y\n")
     assert place.program(missing) == (f"def f(x):\n    y = x\n    return y\n\n{TEST}\ncheck(f)\n")
 
 
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
-        ("    a = 1\n    b = 2\n    return a\n", "    a = 1\n    b = 2\n"),
-        ("    a = 1\n    b", "    a = 1\n    b\n"),
-        ("    a = 1", "    a = 1\n"),
-        ("", "\n"),
+        ("    a = 1\n    b = 2\n    return a\n", "    a = 1\n    b = 2"),
+        ("    a = 1\n    b", "    a = 1\n    b"),
+        ("", ""),
     ],
 )
 def test_lines_are_cut_to_as_many_as_are_missing(text: str, kept: str):
