@@ -22,6 +22,8 @@ MAX_ROWS: Final = 32
 LANES: Final = 16
 DEPTH: Final = 64
 LIMBS_PER_BLOCK: Final = 16
+QUERIES: Final = 4
+"""Query heads that the native attention takes together."""
 MAX_HEAD_DIM: Final = 256
 
 
@@ -31,7 +33,6 @@ class _Matrix(ctypes.Structure):
         ("num_in", ctypes.c_int32),
         ("weights", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
-        ("sums", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
     )
 
@@ -81,6 +82,7 @@ class _Pass(ctypes.Structure):
         ("attended", ctypes.c_void_p),
         ("limbs", ctypes.c_void_p),
         ("row_scales", ctypes.c_void_p),
+        ("limb_sums", ctypes.c_void_p),
         ("scores", ctypes.c_void_p),
         ("logits", ctypes.c_void_p),
         ("model", ctypes.POINTER(_Model)),
@@ -99,8 +101,6 @@ class IntegerMatrix:
     outputs and 4 inputs."""
     scales: torch.Tensor
     """float32 [N']."""
-    sums: torch.Tensor
-    """int32 [N'], of each output's weights."""
     bias: torch.Tensor | None
     """float32 [N']."""
 
@@ -123,7 +123,6 @@ class IntegerMatrix:
         return cls(
             packed.permute(0, 2, 3, 1, 4).contiguous(),
             scales,
-            integers.sum(1, dtype=torch.int32),
             padded_bias,
         )
 
@@ -139,7 +138,6 @@ class IntegerMatrix:
             self.num_in,
             self.weights.data_ptr(),
             self.scales.data_ptr(),
-            self.sums.data_ptr(),
             None if self.bias is None else self.bias.data_ptr(),
         )
 
@@ -187,6 +185,7 @@ class _Scratch:
     attended: torch.Tensor
     limbs: torch.Tensor
     row_scales: torch.Tensor
+    limb_sums: torch.Tensor
     scores: torch.Tensor = field(default_factory=lambda: torch.empty(0))
 
 
@@ -270,8 +269,9 @@ class IntegerDecoder:
         self._extend_rotation(start + num_rows)
         num_threads = torch.get_num_threads() if self.kernel.parallel else 1
         num_tiles = cache.capacity // TILE
-        if scratch.scores.numel() < num_threads * cache.capacity:
-            scratch.scores = torch.empty(num_threads * cache.capacity)
+        num_scores = num_threads * QUERIES * cache.capacity
+        if scratch.scores.numel() < num_scores:
+            scratch.scores = torch.empty(num_scores)
         keys, values = cache.pointers
         half_bytes = self._cosines.shape[1] * self._cosines.itemsize
         native = _Pass(
@@ -289,6 +289,7 @@ class IntegerDecoder:
             scratch.attended.data_ptr(),
             scratch.limbs.data_ptr(),
             scratch.row_scales.data_ptr(),
+            scratch.limb_sums.data_ptr(),
             scratch.scores.data_ptr(),
             logits.data_ptr(),
             ctypes.pointer(self._model),
@@ -327,6 +328,7 @@ class IntegerDecoder:
             attended=torch.zeros(MAX_ROWS, num_values),
             limbs=torch.zeros(MAX_ROWS // 8 * LIMBS_PER_BLOCK * deepest, dtype=torch.int8),
             row_scales=torch.zeros(MAX_ROWS),
+            limb_sums=torch.zeros(2 * MAX_ROWS, dtype=torch.int32),
         )
 
     def _extend_rotation(self, num_positions: int) -> None:

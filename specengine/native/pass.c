@@ -32,7 +32,6 @@ typedef struct {
   int32_t num_out, num_in;   /* multiples of 16 and 64; what is added is zero */
   const int8_t *weights;     /* [out / 16][in / 64][16 x 4 inputs][16 outputs][4] */
   const float *scales;       /* [out] */
-  const int32_t *sums;       /* [out] of the weights of each output */
   const float *bias;         /* [out] or NULL */
 } Matrix;
 
@@ -59,7 +58,8 @@ typedef struct {
   float *attended;           /* [MAX_ROWS][heads x D] */
   int8_t *limbs;             /* [MAX_BLOCKS][deepest / 64][16][64] */
   float *row_scales;         /* [MAX_ROWS] */
-  float *scores;             /* [threads][group][num_tiles x TILE] */
+  int32_t *limb_sums;        /* [MAX_BLOCKS][16], of each row of limbs */
+  float *scores;             /* [threads][QUERIES][num_tiles x TILE] */
   float *logits;             /* [num_logits][vocab] */
   const Model *model;
   _Atomic int32_t arrived, generation;
@@ -96,6 +96,12 @@ static inline float lane_sum(vec v) {
   for (int half = LANES / 2; half; half /= 2)
     for (int i = 0; i < half; i++) v[i] += v[i + half];
   return v[0];
+}
+
+static inline int32_t whole_lane_sum(ivec v) {
+  int32_t sum = 0;
+  for (int i = 0; i < LANES; i++) sum += v[i];
+  return sum;
 }
 
 static inline float lane_max(vec v) {
@@ -154,8 +160,11 @@ static inline float inverse_rms(const float *row, int num, float eps) {
   return 1.0f / sqrtf(lane_sum(sum) / (float)num + eps);
 }
 
-/* Split a row into limbs at its place in the block; the scale of a row of zeros is zero. */
-static void split(const float *row, int num, int at, int depth, int8_t *limbs, float *scale) {
+/* Split a row of activations into two rows of limbs; the scale of a row of zeros is zero. */
+static void split(const Pass *p, int r, const float *row, int num, int depth) {
+  int at = r % BLOCK;
+  int8_t *limbs = p->limbs + (size_t)(r / BLOCK) * depth * 2 * BLOCK * DEPTH;
+  int32_t *sums = p->limb_sums + r / BLOCK * 2 * BLOCK + at;
   vec most = {};
   for (int i = 0; i < num; i += LANES) {
     vec x = *(const vecu *)(row + i);
@@ -163,7 +172,8 @@ static void split(const float *row, int num, int at, int depth, int8_t *limbs, f
   }
   float largest = lane_max(most);
   float inverse = largest > 0 ? 32512.0f / largest : 0.0f;
-  *scale = largest / 32512.0f;
+  p->row_scales[r] = largest / 32512.0f;
+  ivec high_sum = {}, low_sum = {};
   for (int chunk = 0; chunk < depth; chunk++) {
     int8_t *high = limbs + (size_t)chunk * 2 * BLOCK * DEPTH + at * DEPTH;
     int8_t *low = high + BLOCK * DEPTH;
@@ -174,18 +184,22 @@ static void split(const float *row, int num, int at, int depth, int8_t *limbs, f
       ivec h = (q + 128) >> 8;
       *(bytes *)(high + i) = __builtin_convertvector(h, bytes);
       *(bytes *)(low + i) = __builtin_convertvector(q - (h << 8), bytes);
+      high_sum += h;
+      low_sum += q - (h << 8);
     }
   }
+  sums[0] = whole_lane_sum(high_sum);
+  sums[BLOCK] = whole_lane_sum(low_sum);
 }
 
 /* ---- 8-bit products ---------------------------------------------------------------------------- */
 
 /* Products of some blocks of 8 rows (16 limbs each) with 16 outputs: sums[block][limb][output]. */
-static inline void multiply(const int8_t *limbs, const int8_t *weights, const int32_t *offsets,
+static inline void multiply(const int8_t *limbs, const int32_t *limb_sums, const int8_t *weights,
                             int depth, int num_blocks, int32_t sums[MAX_BLOCKS][2 * BLOCK][LANES]) {
   size_t stride = (size_t)depth * 2 * BLOCK * DEPTH;
 #if defined(__AMX_INT8__)
-  (void)offsets;
+  (void)limb_sums;
   _tile_zero(0);
   if (num_blocks > 1) _tile_zero(1);
   if (num_blocks > 2) _tile_zero(2);
@@ -204,25 +218,26 @@ static inline void multiply(const int8_t *limbs, const int8_t *weights, const in
   if (num_blocks > 2) _tile_stored(2, sums[2], 64);
   if (num_blocks > 3) _tile_stored(3, sums[3], 64);
 #elif defined(__AVX512VNNI__)
-  __m512i offset = _mm512_slli_epi32(_mm512_loadu_si512(offsets), 7);
+  /* This product wants one side without signs: 128 is added to each weight, and taken back here. */
+  __m512i sign = _mm512_set1_epi8((char)0x80);
   for (int block = 0; block < num_blocks; block++) {
     __m512i sum[2 * BLOCK];
-    for (int r = 0; r < 2 * BLOCK; r++) sum[r] = _mm512_sub_epi32(_mm512_setzero_si512(), offset);
+    for (int r = 0; r < 2 * BLOCK; r++) sum[r] = _mm512_set1_epi32(-128 * limb_sums[block * 2 * BLOCK + r]);
     for (int chunk = 0; chunk < depth; chunk++) {
       const int8_t *a = limbs + block * stride + (size_t)chunk * 2 * BLOCK * DEPTH;
       for (int k = 0; k < DEPTH / 4; k++) {
-        __m512i w = _mm512_loadu_si512(weights + (size_t)chunk * 1024 + k * 64);
+        __m512i w = _mm512_xor_si512(_mm512_loadu_si512(weights + (size_t)chunk * 1024 + k * 64), sign);
         for (int r = 0; r < 2 * BLOCK; r++) {
           int32_t four;
           memcpy(&four, a + r * DEPTH + k * 4, 4);
-          sum[r] = _mm512_dpbusd_epi32(sum[r], _mm512_set1_epi32(four ^ (int32_t)0x80808080), w);
+          sum[r] = _mm512_dpbusd_epi32(sum[r], w, _mm512_set1_epi32(four));
         }
       }
     }
     for (int r = 0; r < 2 * BLOCK; r++) _mm512_storeu_si512(sums[block][r], sum[r]);
   }
 #elif defined(__AVX2__)
-  (void)offsets;
+  (void)limb_sums;
   for (int block = 0; block < num_blocks; block++)
     for (int part = 0; part < 4; part++) { /* four outputs at a time */
       __m256i sum[2 * BLOCK];
@@ -247,7 +262,7 @@ static inline void multiply(const int8_t *limbs, const int8_t *weights, const in
       }
     }
 #else
-  (void)offsets;
+  (void)limb_sums;
   memset(sums, 0, sizeof(int32_t) * num_blocks * 2 * BLOCK * LANES);
   for (int block = 0; block < num_blocks; block++)
     for (int chunk = 0; chunk < depth; chunk++)
@@ -270,8 +285,7 @@ static void product(const Pass *p, int thread, const Matrix *m, int first, int n
   int num_blocks = (num_rows + BLOCK - 1) / BLOCK;
   int32_t sums[MAX_BLOCKS][2 * BLOCK][LANES] __attribute__((aligned(64)));
   for (int column = begin; column < end; column++) {
-    multiply(p->limbs, m->weights + (size_t)column * depth * 1024, m->sums + column * LANES, depth,
-             num_blocks, sums);
+    multiply(p->limbs, p->limb_sums, m->weights + (size_t)column * depth * 1024, depth, num_blocks, sums);
     int width = num_out - column * LANES < LANES ? num_out - column * LANES : LANES;
     if (width <= 0) break;
     vec scales = *(const vecu *)(m->scales + column * LANES);
@@ -312,10 +326,6 @@ static void barrier(Pass *p) {
   }
 }
 
-static int8_t *limbs_of(const Pass *p, int row, int depth) {
-  return p->limbs + (size_t)(row / BLOCK) * depth * 2 * BLOCK * DEPTH;
-}
-
 static void norm_and_split(Pass *p, int thread, const float *weight, const Matrix *next, int first,
                            int num_rows) {
   int num = p->model->hidden, depth = next->num_in / DEPTH;
@@ -325,7 +335,7 @@ static void norm_and_split(Pass *p, int thread, const float *weight, const Matri
     vec inverse = splat(inverse_rms(source, num, p->model->eps));
     for (int i = 0; i < num; i += LANES)
       *(vecu *)(row + i) = *(const vecu *)(source + i) * inverse * *(const vecu *)(weight + i);
-    split(row, num, r % BLOCK, depth, limbs_of(p, r, depth), p->row_scales + r);
+    split(p, r, row, num, depth);
   }
 }
 
@@ -364,66 +374,111 @@ static void place(Pass *p, int thread, int layer) {
   }
 }
 
-enum { MAX_DIM_VECS = 16 };
+/* Queries that read a key or a value together, and vectors of them that are in registers. */
+enum { QUERIES = 4, PART = 4 };
 
+typedef struct {
+  int last;                  /* of the positions that any query sees */
+  int lasts[QUERIES];
+  const float *queries[QUERIES];
+  float *scores[QUERIES];    /* [tiles x TILE] */
+  float *targets[QUERIES];
+  const uint16_t *keys, *values; /* of the first tile */
+  size_t tile_stride;
+} Attention;
+
+static inline int positions_in(const Attention *a, int tile) {
+  int num = a->last - tile * TILE + 1;
+  return num < TILE ? num : TILE;
+}
+
+/* Scores of all queries and the largest of each. */
+static void score(const Attention *a, int dim, vec largest[QUERIES]) {
+  float scale = 1.0f / sqrtf((float)dim);
+  for (int q = 0; q < QUERIES; q++) largest[q] = splat(-INFINITY);
+  for (int tile = 0; tile <= a->last / TILE; tile++) {
+    const uint16_t *keys = a->keys + tile * a->tile_stride;
+    int num = positions_in(a, tile);
+    for (int at = 0; at < num; at += PART * LANES) {
+      vec sums[QUERIES][PART] = {};
+      for (int d = 0; d < dim; d++)
+        for (int i = 0; i < PART; i++) {
+          vec key = widened(keys + (size_t)d * TILE + at + i * LANES);
+          for (int q = 0; q < QUERIES; q++) sums[q][i] = fuse(splat(a->queries[q][d]), key, sums[q][i]);
+        }
+      for (int q = 0; q < QUERIES; q++)
+        for (int i = 0; i < PART; i++) {
+          int first = tile * TILE + at + i * LANES;
+          vec s = first_lanes(sums[q][i] * scale, a->lasts[q] + 1 - first, -INFINITY);
+          largest[q] = vmax(largest[q], s);
+          *(vecu *)(a->scores[q] + first) = s;
+        }
+    }
+  }
+}
+
+/* Turn the scores of a query into weights, zero where it sees nothing; return one over their sum. */
+static float weigh(const Attention *a, int q, vec largest) {
+  vec most = splat(lane_max(largest)), total = {};
+  for (int at = 0; at <= a->last; at += LANES) {
+    vec w = exponential(*(vecu *)(a->scores[q] + at) - most);
+    w = first_lanes(w, a->lasts[q] + 1 - at, 0.0f);
+    total += w;
+    *(vecu *)(a->scores[q] + at) = w;
+  }
+  return 1.0f / lane_sum(total);
+}
+
+/* Weighted sums of `num` vectors of each value, from its d-th number on. */
+static inline void gather(const Attention *a, int dim, int d, int num, const float norms[QUERIES]) {
+  vec sums[QUERIES][PART] = {};
+  for (int tile = 0; tile <= a->last / TILE; tile++) {
+    const uint16_t *values = a->values + tile * a->tile_stride + d;
+    for (int at = 0; at < positions_in(a, tile); at++)
+      for (int i = 0; i < num; i++) {
+        vec value = widened(values + (size_t)at * dim + i * LANES);
+        for (int q = 0; q < QUERIES; q++)
+          sums[q][i] = fuse(splat(a->scores[q][tile * TILE + at]), value, sums[q][i]);
+      }
+  }
+  for (int q = 0; q < QUERIES; q++)
+    for (int i = 0; i < num; i++) *(vecu *)(a->targets[q] + d + i * LANES) = sums[q][i] * norms[q];
+}
+
+/* The query heads that share keys and values, of all rows, in groups of QUERIES. What a query sees
+   does not depend on its group: what others see beyond that has weight zero. */
 static void attend(Pass *p, int thread, int layer) {
   const Model *m = p->model;
-  int dim = m->head_dim, kv = m->num_kv_heads, group = m->num_heads / kv, vecs = dim / LANES;
-  int width = (m->num_heads + 2 * kv) * dim;
-  float scale = 1.0f / sqrtf((float)dim);
-  float *scores = p->scores + (size_t)thread * p->num_tiles * TILE;
-  for (int task = thread; task < p->num_rows * m->num_heads; task += p->num_threads) {
-    int row = task / m->num_heads, head = task % m->num_heads, shared = head / group;
-    int last = p->start + row, num_used = last / TILE + 1;
-    const float *query = p->wide + (size_t)row * width + head * dim;
-    vec most = splat(-INFINITY);
-    for (int tile = 0; tile < num_used; tile++) {
-      const uint16_t *keys = p->keys + (((size_t)layer * p->num_tiles + tile) * kv + shared) * TILE * dim;
-      int num = last - tile * TILE + 1 < TILE ? last - tile * TILE + 1 : TILE;
-      for (int at = 0; at < num; at += 4 * LANES) {
-        vec sum[4] = {};
-        for (int d = 0; d < dim; d++) {
-          vec q = splat(query[d]);
-          for (int i = 0; i < 4; i++)
-            sum[i] = fuse(q, widened(keys + (size_t)d * TILE + at + i * LANES), sum[i]);
-        }
-        for (int i = 0; i < 4; i++) {
-          vec s = sum[i] * scale;
-          int left = num - at - i * LANES;
-          s = first_lanes(s, left, -INFINITY);
-          most = vmax(most, s);
-          *(vecu *)(scores + tile * TILE + at + i * LANES) = s;
-        }
-      }
+  int dim = m->head_dim, kv = m->num_kv_heads, group = m->num_heads / kv;
+  int width = (m->num_heads + 2 * kv) * dim, num = p->num_rows * group;
+  int num_groups = (num + QUERIES - 1) / QUERIES;
+  for (int task = thread; task < kv * num_groups; task += p->num_threads) {
+    int shared = task / num_groups, first = task % num_groups * QUERIES;
+    size_t base = ((size_t)layer * p->num_tiles * kv + shared) * TILE * dim;
+    Attention a = {.keys = p->keys + base, .values = p->values + base,
+                   .tile_stride = (size_t)kv * TILE * dim};
+    for (int q = 0; q < QUERIES; q++) {
+      int at = first + q < num ? first + q : num - 1; /* a group that is not full repeats the last */
+      int row = at / group, head = shared * group + at % group;
+      a.last = a.lasts[q] = p->start + row;
+      a.queries[q] = p->wide + (size_t)row * width + head * dim;
+      a.scores[q] = p->scores + ((size_t)thread * QUERIES + q) * p->num_tiles * TILE;
+      a.targets[q] = p->attended + ((size_t)row * m->num_heads + head) * dim;
     }
-    vec largest = splat(lane_max(most)), total = {}, out[MAX_DIM_VECS] = {};
-    for (int tile = 0; tile < num_used; tile++) {
-      const uint16_t *values = p->values + (((size_t)layer * p->num_tiles + tile) * kv + shared) * TILE * dim;
-      int num = last - tile * TILE + 1 < TILE ? last - tile * TILE + 1 : TILE;
-      float *own = scores + tile * TILE;
-      for (int at = 0; at < num; at += LANES) {
-        vec w = exponential(*(vecu *)(own + at) - largest);
-        int left = num - at;
-        w = first_lanes(w, left, 0.0f);
-        total += w;
-        *(vecu *)(own + at) = w;
-      }
-      for (int at = 0; at < num; at++) {
-        vec w = splat(own[at]);
-        for (int i = 0; i < vecs; i++)
-          out[i] = fuse(w, widened(values + (size_t)at * dim + i * LANES), out[i]);
-      }
-    }
-    vec norm = splat(1.0f / lane_sum(total));
-    float *target = p->attended + ((size_t)row * m->num_heads + head) * dim;
-    for (int i = 0; i < vecs; i++) *(vecu *)(target + i * LANES) = out[i] * norm;
+    vec largest[QUERIES];
+    float norms[QUERIES];
+    score(&a, dim, largest);
+    for (int q = 0; q < QUERIES; q++) norms[q] = weigh(&a, q, largest[q]);
+    int d = 0;
+    for (; d + PART * LANES <= dim; d += PART * LANES) gather(&a, dim, d, PART, norms);
+    for (; d < dim; d += LANES) gather(&a, dim, d, 1, norms);
   }
 }
 
 static void split_attended(Pass *p, int thread, const Matrix *next) {
   int num = p->model->num_heads * p->model->head_dim, depth = next->num_in / DEPTH;
   for (int r = thread; r < p->num_rows; r += p->num_threads)
-    split(p->attended + (size_t)r * num, num, r % BLOCK, depth, limbs_of(p, r, depth), p->row_scales + r);
+    split(p, r, p->attended + (size_t)r * num, num, depth);
 }
 
 /* silu(gate) * up, and split */
@@ -435,7 +490,7 @@ static void gate(Pass *p, int thread, const Matrix *next) {
       vec g = *(vecu *)(row + i), u = *(vecu *)(row + num + i);
       *(vecu *)(row + i) = g / (1.0f + exponential(-g)) * u;
     }
-    split(row, num, r % BLOCK, depth, limbs_of(p, r, depth), p->row_scales + r);
+    split(p, r, row, num, depth);
   }
 }
 
@@ -494,12 +549,14 @@ static void run(void *argument) {
 }
 
 /* One row block's sums with `columns` x 16 outputs, for tests: sums [columns][16 limbs][16]. */
-void specengine_multiply(const int8_t *limbs, const int8_t *weights, const int32_t *offsets, int depth,
-                         int columns, int32_t *sums) {
+void specengine_multiply(const int8_t *limbs, const int8_t *weights, int depth, int columns, int32_t *sums) {
+  int32_t own[MAX_BLOCKS][2 * BLOCK][LANES] __attribute__((aligned(64))), limb_sums[2 * BLOCK] = {};
+  for (int r = 0; r < 2 * BLOCK; r++)
+    for (int k = 0; k < depth * DEPTH; k++)
+      limb_sums[r] += limbs[(size_t)(k / DEPTH) * 2 * BLOCK * DEPTH + r * DEPTH + k % DEPTH];
   configure();
-  int32_t own[MAX_BLOCKS][2 * BLOCK][LANES] __attribute__((aligned(64)));
   for (int column = 0; column < columns; column++) {
-    multiply(limbs, weights + (size_t)column * depth * 1024, offsets + column * LANES, depth, 1, own);
+    multiply(limbs, limb_sums, weights + (size_t)column * depth * 1024, depth, 1, own);
     memcpy(sums + (size_t)column * 2 * BLOCK * LANES, own[0], sizeof own[0]);
   }
   release();
