@@ -17,14 +17,19 @@ from specengine.train.holes import choose_hole, excerpt
 from specengine.train.samples import Sample, SampleLayout, SampleMaker
 
 LAYOUT_WEIGHTS: Final[Mapping[SampleLayout, float]] = {
-    "suffix_first": 0.55,
-    "plain": 0.35,
+    "suffix_first": 0.6,
+    "plain": 0.3,
     "prefix_first": 0.1,
 }
 LENGTH_WEIGHTS: Final[Mapping[int, float]] = {256: 0.85, 512: 0.14, 1024: 0.01}
 """Tokens of a row, at most."""
 PLAIN_WEIGHT: Final = 0.35
 """Of a plain sample's tokens in the loss: they are more, and easier to come by."""
+CONTEXT_SHARE: Final = 0.3
+"""Of the tokens before a middle, those that are learnt from: all would cost a fourth more time."""
+CONTEXT_WEIGHT: Final = 0.25
+"""Of such a token in the loss. A prefix behind its suffix is the best teacher of what a suffix is
+good for, and has several times as many tokens as the middle."""
 EXCERPT_SHARE: Final = 0.35
 """Of samples that see one definition as if it were the whole file."""
 NUM_MEASURED: Final = 128
@@ -48,8 +53,13 @@ class Batch:
     """Without padding."""
 
 
-def batch_of(samples: Sequence[Sample], length: int) -> Batch:
-    """Return the batch of some samples, none of which is longer than ``length``."""
+def batch_of(
+    samples: Sequence[Sample], length: int, context_rng: random.Random | None = None
+) -> Batch:
+    """Return the batch of some samples, none of which is longer than ``length``.
+
+    With ``context_rng`` it chooses tokens before the middles that are learnt too.
+    """
     token_ids = torch.zeros(len(samples), length, dtype=torch.long)
     places: list[int] = []
     targets: list[int] = []
@@ -58,11 +68,14 @@ def batch_of(samples: Sequence[Sample], length: int) -> Batch:
     for row, sample in enumerate(samples):
         num = len(sample.token_ids)
         token_ids[row, :num] = torch.tensor(sample.token_ids)
-        learnt = sample.token_ids[sample.first_learnt :]
-        first = row * length + sample.first_learnt - 1
-        places += range(first, first + len(learnt))
-        targets += learnt
+        learnt = list(range(sample.first_learnt, num))
         weights += [PLAIN_WEIGHT if sample.layout == "plain" else 1.0] * len(learnt)
+        if context_rng is not None:
+            chosen = [at for at in sample.context if context_rng.random() < CONTEXT_SHARE]
+            weights += [CONTEXT_WEIGHT] * len(chosen)
+            learnt += chosen
+        places += [row * length + at - 1 for at in learnt]
+        targets += [sample.token_ids[at] for at in learnt]
         rows += [row] * len(learnt)
     return Batch(
         token_ids,
@@ -87,7 +100,7 @@ class BatchMaker:
         for _ in range(num_batches):
             length = rng.choices(lengths, list(LENGTH_WEIGHTS.values()))[0]
             samples = [self._sample(rng, length) for _ in range(max(1, batch_tokens // length))]
-            yield batch_of(samples, length)
+            yield batch_of(samples, length, rng)
 
     def _sample(self, rng: random.Random, length: int) -> Sample:
         layouts = list(LAYOUT_WEIGHTS)

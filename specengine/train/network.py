@@ -25,6 +25,8 @@ from specengine.models.architecture import Architecture, rope_frequencies
 
 ALPHA_PER_RANK: Final = 2.0
 """The usual scale of the product of the factors."""
+LOSS_ROWS: Final = 128
+"""Rows whose logits are in memory at one time: those of a batch would be half a gigabyte."""
 
 
 @dataclass
@@ -99,6 +101,48 @@ class _MergedProduct(torch.autograd.Function):
 _product = cast(
     "Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]",
     _MergedProduct.apply,  # pyright: ignore[reportUnknownMemberType]
+)
+
+
+class _HeadLoss(torch.autograd.Function):
+    """Cross entropy behind a frozen head; logits live for some rows only, gradients come at once.
+
+    Shapes:  rows [N, hidden], head [vocabulary, hidden], targets [N]; losses and whether the target
+    is the likeliest, each [N].
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, head: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        losses, likeliest = torch.empty(len(rows)), torch.empty(len(rows), dtype=torch.bool)
+        losses, likeliest = losses.to(rows.device), likeliest.to(rows.device)
+        grad = torch.empty_like(rows)
+        for start in range(0, len(rows), LOSS_ROWS):
+            part = slice(start, start + LOSS_ROWS)
+            own = targets[part, None]
+            logits = F.linear(rows[part], head).float()
+            likeliest[part] = logits.argmax(-1) == targets[part]
+            target_logits = logits.gather(1, own)
+            normalizer = logits.logsumexp(-1, keepdim=True)
+            losses[part] = (normalizer - target_logits)[:, 0]
+            if rows.requires_grad:
+                excess = logits.sub_(normalizer).exp_()
+                excess.scatter_add_(1, own, torch.full_like(target_logits, -1.0))
+                torch.mm(excess.to(head.dtype), head, out=grad[part])
+        ctx.save_for_backward(grad)
+        ctx.mark_non_differentiable(likeliest)
+        return losses, likeliest
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (grad,) = cast("tuple[torch.Tensor, ...]", ctx.saved_tensors)
+        return (grad * grads[0][:, None]).to(grad.dtype), None, None
+
+
+_head_loss = cast(
+    "Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]",
+    _HeadLoss.apply,  # pyright: ignore[reportUnknownMemberType]
 )
 
 
@@ -198,8 +242,7 @@ class Network:
         Shapes:  hidden [N, hidden], targets [N], results [N].
         """
         rows = _norm(hidden, self.final_norm, self.architecture.norm_eps)
-        logits = F.linear(rows, self.head).float()
-        return F.cross_entropy(logits, targets, reduction="none"), logits.argmax(-1) == targets
+        return _head_loss(rows, self.head, targets)
 
     def _get(self, name: str) -> torch.Tensor:
         return self._weights[name].to(self._device, self._dtype)

@@ -63,6 +63,8 @@ class Sample:
     token_ids: tuple[int, ...]
     first_learnt: int
     """Index of the first token that the model must write; all from there on are."""
+    context: tuple[int, ...]
+    """Indices of the tokens before that whose predecessor is text too."""
     layout: SampleLayout
     kind: str
     """Of the hole."""
@@ -104,7 +106,14 @@ class SampleMaker:
             return None
         room = max_tokens - len(learnt)
         head = self._head(kept, after, layout, room, rng)
-        return Sample((*head, *learnt), len(head), layout, hole.kind)
+        return Sample((*head, *learnt), len(head), self._context(head), layout, hole.kind)
+
+    def _context(self, head: tuple[int, ...]) -> tuple[int, ...]:
+        marks = self._sentinels
+        special = {marks.prefix, marks.suffix, marks.middle, marks.end}
+        return tuple(
+            at for at in range(1, len(head)) if not special.intersection(head[at - 1 : at + 1])
+        )
 
     def _split(self, before: str, middle: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the tokens before the healed boundary, and those from there to the hole's end."""

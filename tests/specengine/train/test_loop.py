@@ -40,10 +40,8 @@ from tests.specengine.tiny import (
 )
 
 TOKENIZER = tiny_tokenizer()
-MAKER = SampleMaker(
-    TOKENIZER,
-    Sentinels.of(TOKENIZER, SentinelTexts(FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE, END)),
-)
+SENTINELS = Sentinels.of(TOKENIZER, SentinelTexts(FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE, END))
+MAKER = SampleMaker(TOKENIZER, SENTINELS)
 TEXT = "def f(self):\n    return self\n\n\ndef g(self):\n    x = 12\n    return self\n"
 DOCUMENTS = [Document("a", "python", TEXT)]
 PLAN = Plan(
@@ -130,11 +128,11 @@ def test_the_rate_warms_up_and_falls_over_the_last_fifth(tmp_path: Path) -> None
 
 
 def test_batches_depend_on_seed_and_step_alone() -> None:
-    first, again, other = (list(batches().step(step, 2, 512)) for step in (5, 5, 6))
-    assert [batch.token_ids.tolist() for batch in first] == [
-        batch.token_ids.tolist() for batch in again
-    ]
-    assert first[0].token_ids.tolist() != other[0].token_ids.tolist()
+    first, again, other = (
+        [batch.token_ids.tolist() for batch in batches().step(step, 8, 512)] for step in (5, 5, 6)
+    )
+    assert first == again
+    assert first != other
 
 
 def test_a_batch_asks_for_the_middles_and_for_nothing_else() -> None:
@@ -149,6 +147,21 @@ def test_a_batch_asks_for_the_middles_and_for_nothing_else() -> None:
         assert batch.targets[own].tolist() == learnt
         assert [sample.token_ids[place + 1] for place in places.tolist()] == learnt
     assert batch.num_tokens == sum(len(sample.token_ids) for sample in samples)
+
+
+def test_some_text_before_a_middle_is_learnt_too_but_no_mark() -> None:
+    hole = Hole("line", TEXT.index("x = 12"), TEXT.index("x = 12") + 6)
+    sample = MAKER.make(TEXT, hole, "suffix_first", 128, random.Random(0))
+    assert sample is not None
+    batch = batch_of([sample], 128, random.Random(1))
+    at = (batch.places + 1).tolist()
+    before = [place for place in at if place < sample.first_learnt]
+    marks = {0, *(sample.token_ids.index(mark) for mark in (SENTINELS.suffix, SENTINELS.prefix))}
+    assert 0 < len(before) < sample.first_learnt
+    assert not marks.intersection(before)
+    assert not {mark + 1 for mark in marks}.intersection(before)
+    assert batch.targets.tolist() == [sample.token_ids[place] for place in at]
+    assert sorted(set(batch.weights.tolist())) == [0.25, 1.0]
 
 
 def test_measured_samples_ask_every_layout_for_the_same_middles() -> None:
@@ -169,8 +182,8 @@ def test_a_measurement_counts_middles_that_greedy_decoding_writes(tmp_path: Path
         logits_rows = network.hidden(rows)[0]
     prefix = rows[0].tolist()
     token = likeliest(network, logits_rows[-1])
-    good = Sample((*prefix, token), len(prefix), "plain", "line")
-    bad = Sample((*prefix, (token + 1) % 100), len(prefix), "plain", "line")
+    good = Sample((*prefix, token), len(prefix), (), "plain", "line")
+    bad = Sample((*prefix, (token + 1) % 100), len(prefix), (), "plain", "line")
     measured = measure(network, "plain", [good, bad], 7)
     assert measured.exact_match == 0.5
     assert measured.num_samples == 2

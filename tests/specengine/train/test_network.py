@@ -17,6 +17,7 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 def network_of(family: str = "llama", rank: int = 4) -> Network:
     architecture = tiny_architecture(family=family)
     weights = tiny_tensors(architecture)
+    torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
     return Network(architecture, weights, rank, dtype=torch.float32, is_compiled=False)
 
 
@@ -34,10 +35,14 @@ def some_rows(network: Network, num_rows: int, length: int) -> torch.Tensor:
     return torch.randint(0, vocab_size, (num_rows, length), generator=generator)
 
 
-def mean_loss(network: Network, rows: torch.Tensor) -> torch.Tensor:
+def losses_of(network: Network, rows: torch.Tensor) -> torch.Tensor:
     hidden = network.hidden(rows)[:, :-1].flatten(0, 1)
     losses, _ = network.losses(hidden, rows[:, 1:].flatten())
-    return losses.mean()
+    return losses
+
+
+def mean_loss(network: Network, rows: torch.Tensor) -> torch.Tensor:
+    return losses_of(network, rows).mean()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -65,9 +70,9 @@ def test_what_is_learnt_stands_in_the_adapter(family: str) -> None:
     tensors = tiny_tensors(network.architecture)
     merged = {name: adapter.merge(name, tensor) for name, tensor in tensors.items()}
     plain = Network(network.architecture, merged, 1, dtype=torch.float32, is_compiled=False)
-    changed, unchanged = mean_loss(network, rows), mean_loss(network_of(family), rows)
-    torch.testing.assert_close(mean_loss(plain, rows), changed, rtol=1e-4, atol=1e-4)
-    assert abs(float(changed.detach() - unchanged.detach())) > 1e-2
+    changed, unchanged = losses_of(network, rows), losses_of(network_of(family), rows)
+    torch.testing.assert_close(losses_of(plain, rows), changed, rtol=1e-4, atol=1e-4)
+    assert float((changed - unchanged).detach().abs().max()) > 1e-2
 
 
 def test_gradients_agree_with_small_differences_along_random_directions() -> None:
