@@ -55,12 +55,12 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="name in models.toml, a folder, or a .gguf file")
     parser.add_argument("--drafter", help="none, suffix, draft_model, auto, or several joined by +")
     parser.add_argument("--draft-model", help="model of the draft_model drafter")
-    parser.add_argument("--precision", help="auto, int8, bfloat16 or float32")
+    parser.add_argument("--precision", help="auto, int8, int4, bfloat16 or float32")
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     _add_engine_options(parser)
-    parser.add_argument("--device", help="torch device")
+    parser.add_argument("--device", help="auto, cpu, cuda or another torch device")
     parser.add_argument("--threads", type=int, help="torch threads")
     parser.add_argument("--idle-exit", dest="idle_exit_s", type=float, metavar="SECONDS")
     parser.add_argument("--socket", type=Path, metavar="PATH", help="listen on a Unix socket")
@@ -124,12 +124,18 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what", choices=("decode", "infill", "perplexity", "typing"), help="what to measure"
+        "what",
+        choices=("decode", "infill", "perplexity", "shapes", "typing"),
+        help="what to measure",
     )
     _add_engine_options(parser)
+    parser.add_argument("--device", help="auto, cpu, cuda or another torch device")
     parser.add_argument("--limit", type=int, help="prompts, gaps of each set, or keys to take")
     parser.add_argument("--runs", type=int, default=3, help="repetitions of decode")
     parser.add_argument("--sets", metavar="single,multi,span", help="of infill; default: all")
+    parser.add_argument(
+        "--shapes", metavar="0.5b,7b,…", help="of shapes: sizes of Qwen2.5-Coder; default: to 7b"
+    )
     parser.add_argument("--no-heal", action="store_true", help="infill: add rows without healing")
     parser.add_argument(
         "--run-tests",

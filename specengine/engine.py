@@ -33,6 +33,7 @@ from specengine.errors import (
 )
 from specengine.models import registry
 from specengine.models.convert import ensure_model
+from specengine.models.memory import Sequences
 from specengine.models.registry import ModelEntry, Registry
 from specengine.models.target import Target
 from specengine.models.targets import load_target
@@ -225,7 +226,7 @@ class Engine:
         self._layout = PromptLayout(self._entry, tokenizer, settings.prompt_tokens)
         drafter = self._source(settings.drafter).name
         self._status = replace(self._status, drafter=drafter)
-        _warm_up(decoder)
+        _warm_up(decoder, prefixes)
         logger.info(
             "%s is ready after %.1f s: %s, drafter %s, %d threads",
             self.model,
@@ -243,6 +244,8 @@ class Engine:
             folder,
             self.settings.precision,
             device=self.settings.device,
+            step_rows=self.settings.num_draft_tokens + 1,
+            sequences=Sequences(self.settings.slots, self.settings.context_tokens),
             on_fraction=lambda done: self._progress(
                 FETCH_SHARE + done * (1 - FETCH_SHARE), f"reading {entry.name}"
             ),
@@ -314,8 +317,11 @@ class Engine:
         return Limits(message.max_tokens, self.settings.num_draft_tokens)
 
 
-def _warm_up(decoder: Target) -> None:
+def _warm_up(decoder: Target, prefixes: PrefixCache) -> None:
     """Run the shapes of a step and of a prefill once; the first call of a shape is slow."""
-    cache = KVCache(decoder.kv_shape, 64)
-    for num_rows in (32, 1):
-        decoder.forward([0] * num_rows, cache, num_logits=1)
+    slot = prefixes.lease([])
+    for num_rows in (decoder.prompt_rows, 1):
+        slot.cache.truncate(0)
+        decoder.forward([0] * num_rows, slot.cache, num_logits=1)
+    slot.cache.truncate(0)
+    prefixes.release(slot, [])

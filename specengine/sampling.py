@@ -7,7 +7,7 @@ whether the row was computed alone or as part of a draft, so speculation cannot 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ def choose(
         the noise instead gives the same id, and no temperature is too small for it.
     """
     noisy = logits if sampling.temperature == 0 else _with_noise(logits, positions, sampling)
-    choices = [int(row.argmax()) for row in noisy]
+    choices = cast("list[int]", noisy.argmax(-1).tolist())  # pyright: ignore[reportUnknownMemberType]
     for row, ids in enumerate(allowed):
         if ids is not None:
             choices[row] = int(ids[noisy[row, ids].argmax()])

@@ -33,11 +33,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Way of drafting, or several joined by + in order of preference."""
     draft_model: str = ""
     """Model of the draft_model drafter; empty is the one that models.toml pairs with the target."""
-    precision: Literal["auto", "int8", "bfloat16", "float32"] = "auto"
-    """Of the weights; auto is int8 on a CPU for which the native pass can be compiled, and bfloat16
-    elsewhere."""
-    device: str = "cpu"
-    """Torch device."""
+    precision: Literal["auto", "int8", "int4", "bfloat16", "float32"] = "auto"
+    """Of the weights; auto is int8 on a CPU and bfloat16 elsewhere."""
+    device: str = "auto"
+    """Torch device; auto is a GPU of CUDA where torch can use one, and the CPU elsewhere."""
     num_draft_tokens: int = 7
     """Longest draft. Up to 7 cost no more than none: rows are computed in blocks of 8."""
     prompt_tokens: int = 1024

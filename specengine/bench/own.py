@@ -118,7 +118,12 @@ def load_own(settings: EngineSettings, on_progress: OnProgress) -> OwnEngine:
     entry = known.resolve(settings.model or known.default)
     folder = ensure_model(entry, on_progress)
     tokenizer = Tokenizer.load(folder)
-    decoder = load_target(folder, settings.precision, device=settings.device)
+    decoder = load_target(
+        folder,
+        settings.precision,
+        device=settings.device,
+        step_rows=settings.num_draft_tokens + 1,
+    )
     cache = KVCache(decoder.kv_shape, settings.context_tokens)
     models = Models(decoder, tokenizer, decoder.vocab_size, PrefixCache(lambda: cache, 1))
     layout = PromptLayout(entry, tokenizer, settings.prompt_tokens)

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from specengine.bench import decode, infill, keystrokes, perplexity, sandbox
+from specengine.bench import decode, infill, keystrokes, perplexity, sandbox, shapes
 from specengine.bench.contestants import Contestant
 from specengine.bench.machine import describe
 from specengine.bench.own import OwnContestant, OwnEngine, load_own
@@ -32,20 +32,24 @@ from specengine.bench.workloads import (
 from specengine.errors import SettingsInvalid
 from specengine.models import registry
 from specengine.models.convert import ensure_model
+from specengine.models.targets import Precision, device_named
 from specengine.models.tokenizer import Tokenizer
 from specengine.settings import EngineSettings, load_settings
 
 Rows = Sequence[msgspec.Struct]
 
-SETTINGS: Final = ("model", "drafter", "draft_model", "precision")
+SETTINGS: Final = ("model", "drafter", "draft_model", "precision", "device")
 """Options that are engine settings too."""
 
-INFILL_OPTIONS: Final = ("sets", "no_heal", "run_tests")
+FURTHER_OPTIONS: Final = ("sets", "no_heal", "run_tests", "shapes")
+"""Of one benchmark each."""
 
 DECODE_LIMIT: Final = 20
 INFILL_LIMIT: Final = 80
 PERPLEXITY_LIMIT: Final = 164
 TYPING_LIMIT: Final = 200
+DEFAULT_SHAPES: Final = ("0.5b", "1.5b", "3b", "7b")
+SHAPE_PRECISIONS: Final[Sequence[Precision]] = ("bfloat16", "int8")
 
 
 def run(what: str, options: argparse.Namespace) -> None:
@@ -69,7 +73,7 @@ def run(what: str, options: argparse.Namespace) -> None:
 def command_text(what: str, options: argparse.Namespace) -> str:
     """Return the command line that makes the same rows."""
     words = ["specengine", "bench", what]
-    for name in (*SETTINGS, "limit", "runs", *INFILL_OPTIONS):
+    for name in (*SETTINGS, "limit", "runs", *FURTHER_OPTIONS):
         option, value = f"--{name.replace('_', '-')}", getattr(options, name)
         if value is True:
             words.append(option)
@@ -106,7 +110,7 @@ def _peers(own: OwnEngine) -> list[Contestant]:
 
 
 def _bench_infill(settings: EngineSettings, options: argparse.Namespace) -> Rows:
-    names = _set_names(options.sets)
+    names = _names("sets", options.sets, INFILL_SETS, INFILL_SETS)
     judge = sandbox.all_passes if options.run_tests else None
     if judge is not None and not sandbox.is_available():
         sys.stderr.write("Tests are not run: this system cannot limit a process as they need it.\n")
@@ -127,14 +131,24 @@ def _bench_perplexity(settings: EngineSettings, options: argparse.Namespace) -> 
     return perplexity.measure(entry.name, folder, texts, _show)
 
 
-def _set_names(text: str | None) -> Sequence[str]:
+def _bench_shapes(settings: EngineSettings, options: argparse.Namespace) -> Rows:
+    device = device_named(settings.device)
+    precisions = SHAPE_PRECISIONS if settings.precision == "auto" else (settings.precision,)
+    names = _names("shapes", options.shapes, tuple(shapes.SHAPES), DEFAULT_SHAPES)
+    return shapes.measure(shapes.Plan(names, precisions, device), _show)
+
+
+def _names(
+    option: str, text: str | None, allowed: Sequence[str], default: Sequence[str]
+) -> Sequence[str]:
     if text is None:
-        return INFILL_SETS
+        return default
     names = list(dict.fromkeys(text.split(",")))
     for name in names:
-        if name not in INFILL_SETS:
-            allowed = ", ".join(INFILL_SETS)
-            raise SettingsInvalid(f"--sets names {name!r}.", hint=f"There are {allowed}.")
+        if name not in allowed:
+            raise SettingsInvalid(
+                f"--{option} names {name!r}.", hint=f"There are {', '.join(allowed)}."
+            )
     return names
 
 
@@ -156,5 +170,6 @@ BENCHMARKS: Final[Mapping[str, Callable[[EngineSettings, argparse.Namespace], Ro
     "decode": _bench_decode,
     "infill": _bench_infill,
     "perplexity": _bench_perplexity,
+    "shapes": _bench_shapes,
     "typing": _bench_typing,
 }

@@ -26,24 +26,32 @@ class KVShape:
     device: torch.device
     keys_by_dim: bool = False
     """Whether a tile of keys lies [D, TILE], as the native pass writes and reads it."""
+    spare_rows: int = 0
+    """Rows behind the capacity, for the padding of passes of one width. With any, all positions lie
+    in one tile."""
 
     def num_bytes(self, capacity: int) -> int:
         """Return the size of a cache for ``capacity`` positions."""
-        num_values = self.num_layers * self.num_kv_heads * self.head_dim * _round_up(capacity)
-        return 2 * num_values * self.dtype.itemsize
+        num_rows = _round_up(capacity) + self.spare_rows
+        return (
+            2 * self.num_layers * self.num_kv_heads * self.head_dim * num_rows * self.dtype.itemsize
+        )
 
 
 class KVCache:
     """Keys and values of positions 0 to ``length`` - 1, in tensors that never grow."""
 
     def __init__(self, shape: KVShape, capacity: int) -> None:
-        num_tiles = _round_up(capacity) // TILE
-        size = (shape.num_layers, num_tiles, shape.num_kv_heads, TILE, shape.head_dim)
+        num_tiles, tile = _round_up(capacity) // TILE, TILE
+        if shape.spare_rows:
+            num_tiles, tile = 1, _round_up(capacity) + shape.spare_rows
+        size = (shape.num_layers, num_tiles, shape.num_kv_heads, tile, shape.head_dim)
+        self._tile = tile
         self._keys_by_dim = shape.keys_by_dim
         # Zeros, not empty: masked positions are multiplied by zero and must be finite.
         self._keys = torch.zeros(size, dtype=shape.dtype, device=shape.device)
         self._values = torch.zeros(size, dtype=shape.dtype, device=shape.device)
-        self.capacity: Final = num_tiles * TILE
+        self.capacity: Final = _round_up(capacity)
         self.length = 0
 
     @property
@@ -65,13 +73,23 @@ class KVCache:
         start, end = self.length, self.length + keys.shape[0]
         assert end <= self.capacity, f"{end} positions in a cache of {self.capacity}"
         while start < end:
-            tile, offset = divmod(start, TILE)
-            num_rows = min(end - start, TILE - offset)
+            tile, offset = divmod(start, self._tile)
+            num_rows = min(end - start, self._tile - offset)
             source = slice(start - self.length, start - self.length + num_rows)
             target = slice(offset, offset + num_rows)
             self._keys[layer, tile, :, target] = keys[source].transpose(0, 1)
             self._values[layer, tile, :, target] = values[source].transpose(0, 1)
             start += num_rows
+
+    def write_at(
+        self, layer: int, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        """Store rows of one layer at positions that only the device knows, spare ones among them.
+
+        Shapes:  positions [T]; keys, values [T, KV, D].
+        """
+        self._keys[layer, 0].index_copy_(1, positions, keys.transpose(0, 1))
+        self._values[layer, 0].index_copy_(1, positions, values.transpose(0, 1))
 
     def tiles(self, layer: int, num_tiles: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return views of the first tiles of a layer: keys and values, [tiles, KV, TILE, D]."""
@@ -90,15 +108,16 @@ class KVCache:
     def copy_prefix(self, source: KVCache, length: int) -> None:
         """Become a copy of the first ``length`` positions of another cache of the same shape."""
         assert length <= min(source.length, self.capacity)
-        num_tiles = _round_up(length) // TILE
-        self._keys[:, :num_tiles] = source._keys[:, :num_tiles]
-        self._values[:, :num_tiles] = source._values[:, :num_tiles]
+        num_tiles, num_rows = -(-length // self._tile), min(length, self._tile)
+        if self._keys_by_dim:
+            num_rows = self._tile
+        self._keys[:, :num_tiles, :, :num_rows] = source._keys[:, :num_tiles, :, :num_rows]
+        self._values[:, :num_tiles, :, :num_rows] = source._values[:, :num_tiles, :, :num_rows]
         self.length = length
 
     def rows(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return copies of the stored keys and values of a layer, [length, KV, D], for tests."""
-        num_tiles = _round_up(self.length) // TILE
-        keys, values = self.tiles(layer, num_tiles)
+        keys, values = self.tiles(layer, -(-self.length // self._tile))
         if self._keys_by_dim:
             keys = keys.reshape(*keys.shape[:2], keys.shape[3], TILE).transpose(2, 3)
         return _flat(keys)[: self.length], _flat(values)[: self.length]

@@ -12,7 +12,6 @@ Source: Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import torch
 
@@ -22,10 +21,6 @@ from specengine.models.linear import ROW_BLOCK
 from specengine.models.target import Target
 from specengine.verify.match import match
 
-PREFILL_ROWS: Final = 32
-"""Prompt tokens of one pass; between passes a cancel is seen."""
-
-
 Chooser = Callable[[torch.Tensor, Draft], list[int]]
 """From the logits of the last committed token and of each drafted one to the target's tokens."""
 
@@ -33,12 +28,12 @@ Chooser = Callable[[torch.Tensor, Draft], list[int]]
 def prefill(target: Target, cache: KVCache, token_ids: Sequence[int]) -> bool:
     """Compute one chunk of the prompt's KV; return whether a step can follow.
 
-    A step takes up to ``PREFILL_ROWS`` pending tokens itself, so the last chunk costs no own pass.
+    A step takes the last chunk itself, so that costs no own pass.
     """
     pending = token_ids[cache.length :]
-    if len(pending) <= PREFILL_ROWS:
+    if len(pending) <= target.prompt_rows:
         return True
-    target.forward(list(pending[:PREFILL_ROWS]), cache, num_logits=0)
+    target.forward(list(pending[: target.prompt_rows]), cache, num_logits=0)
     return False
 
 

@@ -17,33 +17,10 @@ import torch.nn.functional as F
 from specengine.cache.kv_cache import KVCache, KVShape
 from specengine.models.architecture import Architecture, rope_frequencies
 from specengine.models.attention import attend, visibility
-from specengine.models.linear import ROW_BLOCK, Linear
+from specengine.models.linear import ROW_BLOCK
 from specengine.models.rowwise import rotate, silu
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Weights of one layer; q, k, v are one matrix, gate and up another."""
-
-    attention_norm: torch.Tensor
-    qkv: Linear
-    query_norm: torch.Tensor | None
-    key_norm: torch.Tensor | None
-    output: Linear
-    mlp_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
-
-
-@dataclass(frozen=True)
-class Weights:
-    """All weights of a decoder. Rotated dimensions lie in pairs, see ``load.py``."""
-
-    embedding: torch.Tensor
-    """[V, hidden]."""
-    layers: tuple[Layer, ...]
-    final_norm: torch.Tensor
-    head: Linear
+from specengine.models.target import PROMPT_ROWS
+from specengine.models.weights import Layer, Product, Weights
 
 
 @dataclass(frozen=True)
@@ -60,13 +37,21 @@ class Pass:
 class Decoder:
     """A target or a draft model; it keeps nothing between calls."""
 
-    def __init__(self, architecture: Architecture, weights: Weights) -> None:
+    def __init__(
+        self, architecture: Architecture, weights: Weights[Product], precision: str
+    ) -> None:
+        """Take weights whose rotated dimensions lie in pairs, see ``load.py``."""
         self.architecture = architecture
         self.weights = weights
-        self.precision = str(weights.embedding.dtype).removeprefix("torch.")
+        self.precision = precision
         self._frequencies = rope_frequencies(architecture)
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
+
+    @property
+    def prompt_rows(self) -> int:
+        """Return the rows of a pass that reads a prompt."""
+        return PROMPT_ROWS
 
     @property
     def vocab_size(self) -> int:
@@ -101,7 +86,7 @@ class Decoder:
         return self._logits(hidden[num_rows - num_logits : num_rows])
 
     def attention(
-        self, layer: Layer, index: int, hidden: torch.Tensor, shared: Pass
+        self, layer: Layer[Product], index: int, hidden: torch.Tensor, shared: Pass
     ) -> torch.Tensor:
         """Store the keys and values of a layer's rows and return what the rows attend to."""
         queries, keys, values = self.project(layer, hidden, shared.rotation)
@@ -110,7 +95,7 @@ class Decoder:
         return layer.output(attend(queries, *tiles, shared.mask))
 
     def project(
-        self, layer: Layer, hidden: torch.Tensor, rotation: torch.Tensor
+        self, layer: Layer[Product], hidden: torch.Tensor, rotation: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return queries [T, H, D], keys and values [T, KV, D], the first two rotated."""
         sizes = self.architecture
@@ -123,7 +108,7 @@ class Decoder:
         queries_keys = rotate(queries_keys, rotation).to(self.dtype)
         return queries_keys[:, : sizes.num_heads], queries_keys[:, sizes.num_heads :], values
 
-    def _mlp(self, layer: Layer, hidden: torch.Tensor) -> torch.Tensor:
+    def _mlp(self, layer: Layer[Product], hidden: torch.Tensor) -> torch.Tensor:
         gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
         return layer.down(silu(gate) * up)
 

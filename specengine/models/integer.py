@@ -15,6 +15,9 @@ import torch
 
 from specengine.cache.kv_cache import TILE, KVCache, KVShape
 from specengine.models.architecture import Architecture, rope_frequencies
+from specengine.models.limbs import to_integers
+from specengine.models.target import PROMPT_ROWS
+from specengine.models.weights import Layer, Weights
 from specengine.native.build import Kernel
 
 MAX_ROWS: Final = 32
@@ -109,12 +112,9 @@ class IntegerMatrix:
         """Round a weight to 8 bits, the largest of each output to 127."""
         num_out, num_in = weight.shape
         padded_out, padded_in = _round_up(num_out, LANES), _round_up(num_in, DEPTH)
-        wide = weight.float()
         scales = torch.zeros(padded_out)
-        scales[:num_out] = wide.abs().amax(1) / 127
-        divisors = scales[:num_out].clamp_min(torch.finfo(torch.float32).tiny)
         integers = torch.zeros(padded_out, padded_in, dtype=torch.int8)
-        integers[:num_out, :num_in] = (wide / divisors[:, None]).round().to(torch.int8)
+        integers[:num_out, :num_in], scales[:num_out] = to_integers(weight)
         packed = integers.view(padded_out // LANES, LANES, padded_in // DEPTH, DEPTH // 4, 4)
         padded_bias = None
         if bias is not None:
@@ -140,40 +140,6 @@ class IntegerMatrix:
             self.scales.data_ptr(),
             None if self.bias is None else self.bias.data_ptr(),
         )
-
-
-@dataclass(frozen=True)
-class IntegerLayer:
-    """Weights of one layer; q, k, v are one matrix, gate and up another; norms are float32."""
-
-    attention_norm: torch.Tensor
-    qkv: IntegerMatrix
-    query_norm: torch.Tensor | None
-    key_norm: torch.Tensor | None
-    output: IntegerMatrix
-    mlp_norm: torch.Tensor
-    gate_up: IntegerMatrix
-    down: IntegerMatrix
-
-    def native(self) -> _Layer:
-        """Return what the native pass sees of it."""
-        norms = (self.attention_norm, self.query_norm, self.key_norm, self.mlp_norm)
-        matrices = (self.qkv, self.output, self.gate_up, self.down)
-        return _Layer(
-            *(None if norm is None else norm.data_ptr() for norm in norms),
-            *(matrix.native() for matrix in matrices),
-        )
-
-
-@dataclass(frozen=True)
-class IntegerWeights:
-    """All weights of a decoder."""
-
-    embedding: torch.Tensor
-    """[V, hidden], bfloat16 or float32."""
-    layers: tuple[IntegerLayer, ...]
-    final_norm: torch.Tensor
-    head: IntegerMatrix
 
 
 @dataclass
@@ -202,13 +168,15 @@ def why_not(architecture: Architecture) -> str | None:
 class IntegerDecoder:
     """A target or a draft model; calls must not overlap."""
 
-    def __init__(self, architecture: Architecture, weights: IntegerWeights, kernel: Kernel) -> None:
+    def __init__(
+        self, architecture: Architecture, weights: Weights[IntegerMatrix], kernel: Kernel
+    ) -> None:
         reason = why_not(architecture)
         assert reason is None, reason
         self._architecture = architecture
         self.weights = weights
         self.kernel = kernel
-        self._layers = (_Layer * len(weights.layers))(*(one.native() for one in weights.layers))
+        self._layers = (_Layer * len(weights.layers))(*map(_native_layer, weights.layers))
         self._model = self._native_model()
         self._scratch = self._allocate()
         self._cosines = torch.empty(0)
@@ -226,6 +194,11 @@ class IntegerDecoder:
     def architecture(self) -> Architecture:
         """Return its sizes."""
         return self._architecture
+
+    @property
+    def prompt_rows(self) -> int:
+        """Return the rows of a pass that reads a prompt."""
+        return PROMPT_ROWS
 
     @property
     def vocab_size(self) -> int:
@@ -344,6 +317,15 @@ class IntegerDecoder:
             cosines.append(angles.cos().float())
             sines.append(angles.sin().float())
         self._cosines, self._sines = torch.cat(cosines), torch.cat(sines)
+
+
+def _native_layer(layer: Layer[IntegerMatrix]) -> _Layer:
+    norms = (layer.attention_norm, layer.query_norm, layer.key_norm, layer.mlp_norm)
+    matrices = (layer.qkv, layer.output, layer.gate_up, layer.down)
+    return _Layer(
+        *(None if norm is None else norm.data_ptr() for norm in norms),
+        *(matrix.native() for matrix in matrices),
+    )
 
 
 def _round_up(number: int, step: int) -> int:

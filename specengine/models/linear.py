@@ -33,8 +33,8 @@ class Linear:
     weight: torch.Tensor
     """[N, K], plain or as ``pack`` returns it."""
     bias: torch.Tensor | None = None
-    widths: tuple[int, ...] = field(default=(ROW_BLOCK,))
-    """Descending; the last is ``ROW_BLOCK``."""
+    widths: tuple[int, ...] | None = field(default=(ROW_BLOCK,))
+    """Descending; the last is ``ROW_BLOCK``. None where whoever calls keeps to one width."""
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return ``rows @ weight.T + bias``.
@@ -42,7 +42,7 @@ class Linear:
         Shapes:  rows [T, K] with T a multiple of ``ROW_BLOCK``; result [T, N].
         """
         num_rows = rows.shape[0]
-        if num_rows in self.widths:
+        if self.widths is None or num_rows in self.widths:
             return product(rows, self.weight, self.bias)
         result = rows.new_empty(num_rows, self.weight.shape[0])
         start = 0

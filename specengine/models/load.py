@@ -1,85 +1,25 @@
-"""From a folder of safetensors to a decoder in memory."""
+"""From a folder of safetensors to the weights of a decoder: by name, and nothing left over."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, TypeVar
 
 import msgspec
 import torch
 
 from specengine.errors import LoadError
-from specengine.models.architecture import Architecture, read_architecture
-from specengine.models.decoder import Decoder, Layer, Weights
-from specengine.models.linear import Linear, pack, proven_widths
+from specengine.models.architecture import Architecture
 from specengine.models.tensor_files import FILE_ERRORS, open_tensors
+from specengine.models.weights import Layer, Weights
 
-Precision = Literal["bfloat16", "float32"]
-DTYPES: Final[Mapping[Precision, torch.dtype]] = {
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-}
 DERIVED: Final = ("rotary_emb.inv_freq", "lm_head.weight")
 """Endings of weights that may lie unused: rope's angles, and a head tied to the embedding."""
 
 OnFraction = Callable[[float], None]
-
-
-def load_decoder(
-    folder: Path,
-    precision: Precision = "bfloat16",
-    *,
-    device: str = "cpu",
-    on_fraction: OnFraction | None = None,
-) -> Decoder:
-    """Return the decoder whose weights lie in ``folder``.
-
-    Raises:  LoadError when weights are missing, of a wrong shape, or too large for the memory.
-    """
-    architecture = read_architecture(folder)
-    check_memory(architecture, precision, device)
-    reader = WeightReader(folder, DTYPES[precision], torch.device(device))
-    try:
-        return Decoder(architecture, _read_weights(reader, architecture, on_fraction))
-    except torch.OutOfMemoryError as error:
-        raise LoadError(f"not enough memory on {device} for the model in {folder}.") from error
-
-
-def decoder_from(
-    architecture: Architecture, tensors: Mapping[str, torch.Tensor], precision: Precision
-) -> Decoder:
-    """Return a decoder of tensors with Hugging Face names, for small models made in memory."""
-    reader = TensorReader(tensors, DTYPES[precision])
-    return Decoder(architecture, _read_weights(reader, architecture, None))
-
-
-def check_memory(
-    architecture: Architecture, precision: Precision | Literal["int8"], device: str
-) -> None:
-    """Refuse a model that does not fit the free memory of this machine.
-
-    Raises:  LoadError with the bytes that are needed and free.
-    """
-    itemsize = 1 if precision == "int8" else DTYPES[precision].itemsize
-    needed = architecture.num_parameters * itemsize
-    free = _free_bytes(device)
-    if free is not None and needed > free:
-        raise LoadError(
-            f"the model needs {needed:,} bytes in {precision}, {free:,} are free on {device}.",
-            hint="Choose a smaller model, or close other programs.",
-        )
-
-
-def _free_bytes(device: str) -> int | None:
-    if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-    except OSError:
-        return None
-    fields = dict(line.split(":", 1) for line in lines)
-    return int(fields["MemAvailable"].split()[0]) * 1024
+M = TypeVar("M")
 
 
 class TensorReader:
@@ -174,22 +114,25 @@ def _inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _read_weights(
-    reader: TensorReader, sizes: Architecture, on_fraction: OnFraction | None
-) -> Weights:
-    widths: dict[tuple[int, ...], tuple[int, ...]] = {}
+def read_weights(
+    reader: TensorReader,
+    sizes: Architecture,
+    make: Callable[[torch.Tensor, torch.Tensor | None], M],
+    *,
+    are_paired: bool,
+    on_fraction: OnFraction | None = None,
+) -> Weights[M]:
+    """Return all weights of a decoder, each matrix as ``make`` makes it of weight and bias.
 
-    def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        # Layers share shapes, and a kernel is chosen by shape: one proof serves them all.
-        kind, packed = (*weight.shape, bias is not None), pack(weight)
-        if kind not in widths:
-            widths[kind] = proven_widths(packed, bias)
-        return Linear(packed, bias, widths[kind])
+    With ``are_paired`` the dimensions that are rotated together lie side by side.
 
+    Raises:  LoadError when one is missing, left over, or of a wrong shape.
+    """
     embedding = reader.matrix("model.embed_tokens.weight", sizes.vocab_size, sizes.hidden_size)
-    layers: list[Layer] = []
+    layers: list[Layer[M]] = []
     for index in range(sizes.num_layers):
-        layers.append(_read_layer(reader, sizes, f"model.layers.{index}", linear))
+        read = _LayerReader(reader, sizes, f"model.layers.{index}", are_paired)
+        layers.append(read.layer(make))
         if on_fraction is not None:
             on_fraction((index + 1) / sizes.num_layers)
     head = embedding
@@ -197,60 +140,62 @@ def _read_weights(
         head = reader.matrix("lm_head.weight", sizes.vocab_size, sizes.hidden_size)
     final_norm = reader.vector("model.norm.weight", sizes.hidden_size)
     reader.check_all_taken()
-    return Weights(embedding, tuple(layers), final_norm, linear(head))
+    return Weights(embedding, tuple(layers), final_norm, make(head, None))
 
 
-def _read_layer(
-    reader: TensorReader,
-    sizes: Architecture,
-    name: str,
-    linear: Callable[[torch.Tensor, torch.Tensor | None], Linear],
-) -> Layer:
-    hidden, inner, head_dim = sizes.hidden_size, sizes.intermediate_size, sizes.head_dim
-    mlp, attention = f"{name}.mlp", f"{name}.self_attn"
-    gate_up = [reader.matrix(f"{mlp}.{part}_proj.weight", inner, hidden) for part in ("gate", "up")]
-    has_head_norms = sizes.family == "qwen3"
+@dataclass(frozen=True)
+class _LayerReader:
+    reader: TensorReader
+    sizes: Architecture
+    name: str
+    are_paired: bool
 
-    def head_norm(part: str) -> torch.Tensor | None:
-        if not has_head_norms:
+    def layer(self, make: Callable[[torch.Tensor, torch.Tensor | None], M]) -> Layer[M]:
+        reader, sizes, name = self.reader, self.sizes, self.name
+        hidden, inner = sizes.hidden_size, sizes.intermediate_size
+        gate_up = [
+            reader.matrix(f"{name}.mlp.{part}_proj.weight", inner, hidden)
+            for part in ("gate", "up")
+        ]
+        num_values = sizes.num_heads * sizes.head_dim
+        output = reader.matrix(f"{name}.self_attn.o_proj.weight", hidden, num_values)
+        return Layer(
+            attention_norm=reader.vector(f"{name}.input_layernorm.weight", hidden),
+            qkv=make(*self._qkv()),
+            query_norm=self._head_norm("q"),
+            key_norm=self._head_norm("k"),
+            output=make(output, None),
+            mlp_norm=reader.vector(f"{name}.post_attention_layernorm.weight", hidden),
+            gate_up=make(torch.cat(gate_up), None),
+            down=make(reader.matrix(f"{name}.mlp.down_proj.weight", hidden, inner), None),
+        )
+
+    def _qkv(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return q, k and v as one weight and bias."""
+        sizes = self.sizes
+        numbers = {"q": sizes.num_heads, "k": sizes.num_kv_heads, "v": sizes.num_kv_heads}
+        weights: list[torch.Tensor] = []
+        biases: list[torch.Tensor] = []
+        for part, num_heads in numbers.items():
+            name, num_rows = f"{self.name}.self_attn.{part}_proj", num_heads * sizes.head_dim
+            weight = self.reader.matrix(f"{name}.weight", num_rows, sizes.hidden_size)
+            weights.append(weight if part == "v" else self._arranged(weight))
+            if sizes.family == "qwen2":
+                bias = self.reader.matrix(f"{name}.bias", num_rows)
+                biases.append(bias if part == "v" else self._arranged(bias))
+        return torch.cat(weights), torch.cat(biases) if biases else None
+
+    def _head_norm(self, part: str) -> torch.Tensor | None:
+        if self.sizes.family != "qwen3":
             return None
-        return _paired(reader.vector(f"{attention}.{part}_norm.weight", head_dim), head_dim)
+        name = f"{self.name}.self_attn.{part}_norm.weight"
+        return self._arranged(self.reader.vector(name, self.sizes.head_dim))
 
-    num_values = sizes.num_heads * head_dim
-    return Layer(
-        attention_norm=reader.vector(f"{name}.input_layernorm.weight", hidden),
-        qkv=linear(*_read_qkv(reader, sizes, attention)),
-        query_norm=head_norm("q"),
-        key_norm=head_norm("k"),
-        output=linear(reader.matrix(f"{attention}.o_proj.weight", hidden, num_values), None),
-        mlp_norm=reader.vector(f"{name}.post_attention_layernorm.weight", hidden),
-        gate_up=linear(torch.cat(gate_up), None),
-        down=linear(reader.matrix(f"{mlp}.down_proj.weight", hidden, inner), None),
-    )
+    def _arranged(self, rows: torch.Tensor) -> torch.Tensor:
+        return paired(rows, self.sizes.head_dim) if self.are_paired else rows
 
 
-def _read_qkv(
-    reader: TensorReader, sizes: Architecture, name: str
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return q, k and v as one weight and bias, the rotated dimensions of q and k in pairs."""
-    has_bias = sizes.family == "qwen2"
-    weights: list[torch.Tensor] = []
-    biases: list[torch.Tensor] = []
-    for part, num_heads in (
-        ("q", sizes.num_heads),
-        ("k", sizes.num_kv_heads),
-        ("v", sizes.num_kv_heads),
-    ):
-        num_rows = num_heads * sizes.head_dim
-        weight = reader.matrix(f"{name}.{part}_proj.weight", num_rows, sizes.hidden_size)
-        weights.append(weight if part == "v" else _paired(weight, sizes.head_dim))
-        if has_bias:
-            bias = reader.matrix(f"{name}.{part}_proj.bias", num_rows)
-            biases.append(bias if part == "v" else _paired(bias, sizes.head_dim))
-    return torch.cat(weights), torch.cat(biases) if has_bias else None
-
-
-def _paired(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
+def paired(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Reorder rows so that dimensions i and i + D / 2 of each head become neighbours.
 
     Hugging Face checkpoints rotate that pair; as neighbours they are one complex number. Queries

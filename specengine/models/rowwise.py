@@ -29,7 +29,7 @@ def silu(rows: torch.Tensor) -> torch.Tensor:
     Shapes:  rows [T, N]; if T is not 1, a view into wider rows, so that each row is a loop.
     """
     num_rows = max(1, (SERIAL_VALUES - 1) // rows.shape[1])
-    if rows.shape[0] <= num_rows:
+    if rows.shape[0] <= num_rows or not rows.is_cpu:
         return F.silu(rows)
     return torch.cat([F.silu(part) for part in torch.split(rows, num_rows)])
 
@@ -43,7 +43,7 @@ def rotate(rows: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
     """
     pairs = torch.view_as_complex(torch.unflatten(rows.float(), -1, (-1, 2)))
     num_rows = max(1, (SERIAL_VALUES - 1) // pairs[0].numel())
-    if pairs.shape[0] <= num_rows:
+    if pairs.shape[0] <= num_rows or not rows.is_cpu:
         return torch.view_as_real(pairs * rotation).flatten(-2)
     parts = zip(torch.split(pairs, num_rows), torch.split(rotation, num_rows), strict=True)
     return torch.view_as_real(torch.cat([part * turn for part, turn in parts])).flatten(-2)

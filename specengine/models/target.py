@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 
 from specengine.cache.kv_cache import KVCache, KVShape
 from specengine.models.architecture import Architecture
+
+PROMPT_ROWS: Final = 32
+"""Prompt tokens of one pass on a CPU."""
 
 
 class Target(Protocol):
@@ -19,7 +22,12 @@ class Target(Protocol):
 
     @property
     def precision(self) -> str:
-        """Return how its matrices are multiplied: ``int8``, ``bfloat16`` or ``float32``."""
+        """Return how its matrices are multiplied: ``int8``, ``int4``, ``bfloat16``, ``float32``."""
+        ...
+
+    @property
+    def prompt_rows(self) -> int:
+        """Return how many tokens of a prompt a pass reads; between passes a cancel is seen."""
         ...
 
     @property

@@ -3,73 +3,130 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 
 from specengine.errors import LoadError
 from specengine.models.architecture import Architecture, read_architecture
-from specengine.models.integer import (
-    IntegerDecoder,
-    IntegerLayer,
-    IntegerMatrix,
-    IntegerWeights,
-    why_not,
-)
-from specengine.models.load import (
-    OnFraction,
-    TensorReader,
-    WeightReader,
-    check_memory,
-    load_decoder,
-)
+from specengine.models.decoder import Decoder
+from specengine.models.graphs import GraphDecoder
+from specengine.models.int4 import Int4Linear
+from specengine.models.integer import IntegerDecoder, IntegerMatrix, why_not
+from specengine.models.limbs import LimbLinear
+from specengine.models.linear import Linear, pack, proven_widths
+from specengine.models.load import OnFraction, TensorReader, WeightReader, read_weights
+from specengine.models.memory import NO_SEQUENCES, Sequences, check_memory
 from specengine.models.staging import cache_root
 from specengine.models.target import Target
+from specengine.models.weights import Product
 from specengine.native.build import Kernel, best_kernel
 
 logger = logging.getLogger(__name__)
 
-AnyPrecision = Literal["auto", "int8", "bfloat16", "float32"]
+Precision = Literal["int8", "int4", "bfloat16", "float32"]
+AnyPrecision = Literal["auto", "int8", "int4", "bfloat16", "float32"]
+DTYPES: Final[Mapping[Precision, torch.dtype]] = {
+    "int8": torch.bfloat16,
+    "int4": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+}
+"""Of activations, keys and values where torch runs the model."""
+STEP_ROWS: Final = 8
+CPU: Final = torch.device("cpu")
 
 
 def load_target(
     folder: Path,
     precision: AnyPrecision = "auto",
     *,
-    device: str = "cpu",
+    device: str = "auto",
+    step_rows: int = STEP_ROWS,
+    sequences: Sequences = NO_SEQUENCES,
     on_fraction: OnFraction | None = None,
 ) -> Target:
     """Return the model whose weights lie in ``folder``.
 
-    Raises:  LoadError when weights are missing, of a wrong shape, or too large for the memory, or
-        when int8 is asked for and cannot be had.
+    ``step_rows`` is the width of a step: the longest draft and one more. ``sequences`` will be kept
+    beside the weights.
+
+    Raises:  LoadError when weights are missing, of a wrong shape, or too large for the memory.
     """
-    if precision in ("bfloat16", "float32"):
-        return load_decoder(folder, precision, device=device, on_fraction=on_fraction)
     architecture = read_architecture(folder)
-    found = find_kernel(architecture, device)
-    if isinstance(found, Kernel):
-        check_memory(architecture, "int8", device)
-        reader = WeightReader(folder, torch.bfloat16, torch.device(device))
-        return _read(reader, architecture, found, on_fraction)
+    place = device_named(device)
+    chosen = precision_on(place) if precision == "auto" else precision
+    check_memory(architecture, chosen, place, sequences)
+    reader = WeightReader(folder, DTYPES[chosen], place)
+    try:
+        return target_of(
+            reader, architecture, chosen, place, step_rows=step_rows, on_fraction=on_fraction
+        )
+    except torch.OutOfMemoryError as error:
+        raise LoadError(f"not enough memory on {place} for the model in {folder}.") from error
+
+
+def target_of(
+    reader: TensorReader,
+    architecture: Architecture,
+    precision: Precision,
+    device: torch.device,
+    *,
+    step_rows: int = STEP_ROWS,
+    on_fraction: OnFraction | None = None,
+) -> Target:
+    """Return a target of the weights that a reader gives."""
     if precision == "int8":
-        raise LoadError(f"int8 cannot be had: {found}.", hint="Choose --precision bfloat16.")
-    logger.info("int8 cannot be had (%s), so bfloat16 is used", found)
-    return load_decoder(folder, "bfloat16", device=device, on_fraction=on_fraction)
+        kernel = find_kernel(architecture, device)
+        if isinstance(kernel, Kernel):
+            return _integer_decoder(reader, architecture, kernel, on_fraction)
+        logger.info("int8 is computed by torch: %s", kernel)
+    return _decoder(reader, architecture, precision, device, step_rows, on_fraction)
+
+
+def device_named(name: str) -> torch.device:
+    """Return the device of that name; ``auto`` is a GPU of CUDA where torch can use one.
+
+    Raises:  LoadError when it cannot be used.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise LoadError(
+            f"the device {name!r} cannot be used: {str(error).splitlines()[0]}",
+            hint="Choose cpu, or cuda with a build of torch for it.",
+        ) from error
+    return device
+
+
+def precision_on(device: torch.device) -> Precision:
+    """Return the precision that ``auto`` stands for."""
+    return "int8" if device.type == "cpu" else "bfloat16"
+
+
+def decoder_from(
+    architecture: Architecture, tensors: Mapping[str, torch.Tensor], precision: Precision
+) -> Decoder:
+    """Return a decoder by torch of tensors with Hugging Face names, for small models in memory."""
+    reader = TensorReader(tensors, DTYPES[precision])
+    return _decoder(reader, architecture, precision, CPU, STEP_ROWS, None)
 
 
 def integer_decoder_from(
     architecture: Architecture, tensors: Mapping[str, torch.Tensor], kernel: Kernel
 ) -> IntegerDecoder:
-    """Return an int8 decoder of tensors with Hugging Face names, for small models in memory."""
-    return _read(TensorReader(tensors, torch.float32), architecture, kernel, None)
+    """Return a decoder by the native pass, as ``decoder_from`` does."""
+    return _integer_decoder(TensorReader(tensors, torch.float32), architecture, kernel, None)
 
 
-def find_kernel(architecture: Architecture, device: str = "cpu") -> Kernel | str:
-    """Return the kernel that runs a model of these sizes, or why there is none."""
-    if torch.device(device).type != "cpu":
+def find_kernel(architecture: Architecture, device: torch.device = CPU) -> Kernel | str:
+    """Return the kernel of the native pass that runs such a model, or why there is none."""
+    if device.type != "cpu":
         return f"it runs on the CPU, not on {device}"
     reason = why_not(architecture)
     if reason is not None:
@@ -78,54 +135,47 @@ def find_kernel(architecture: Architecture, device: str = "cpu") -> Kernel | str
     return kernel or "it needs a C compiler, and a processor with AVX2 or of the Arm kind"
 
 
-def _read(
+def _integer_decoder(
     reader: TensorReader, sizes: Architecture, kernel: Kernel, on_fraction: OnFraction | None
 ) -> IntegerDecoder:
-    embedding = reader.matrix("model.embed_tokens.weight", sizes.vocab_size, sizes.hidden_size)
-    layers: list[IntegerLayer] = []
-    for index in range(sizes.num_layers):
-        layers.append(_read_layer(reader, sizes, f"model.layers.{index}"))
-        if on_fraction is not None:
-            on_fraction((index + 1) / sizes.num_layers)
-    head = embedding
-    if not sizes.has_tied_embeddings:
-        head = reader.matrix("lm_head.weight", sizes.vocab_size, sizes.hidden_size)
-    final_norm = reader.vector("model.norm.weight", sizes.hidden_size)
-    reader.check_all_taken()
-    weights = IntegerWeights(embedding, tuple(layers), final_norm, IntegerMatrix.of(head))
+    weights = read_weights(
+        reader, sizes, IntegerMatrix.of, are_paired=False, on_fraction=on_fraction
+    )
     return IntegerDecoder(sizes, weights, kernel)
 
 
-def _read_layer(reader: TensorReader, sizes: Architecture, name: str) -> IntegerLayer:
-    hidden, inner, head_dim = sizes.hidden_size, sizes.intermediate_size, sizes.head_dim
-    mlp, attention = f"{name}.mlp", f"{name}.self_attn"
-    heads = {"q": sizes.num_heads, "k": sizes.num_kv_heads, "v": sizes.num_kv_heads}
-    qkv = [
-        reader.matrix(f"{attention}.{part}_proj.weight", number * head_dim, hidden)
-        for part, number in heads.items()
-    ]
-    bias = None
-    if sizes.family == "qwen2":
-        parts = [
-            reader.matrix(f"{attention}.{part}_proj.bias", number * head_dim)
-            for part, number in heads.items()
-        ]
-        bias = torch.cat(parts)
+def _decoder(
+    reader: TensorReader,
+    sizes: Architecture,
+    precision: Precision,
+    device: torch.device,
+    step_rows: int,
+    on_fraction: OnFraction | None,
+) -> Decoder:
+    make = _maker(precision, device)
+    weights = read_weights(reader, sizes, make, are_paired=True, on_fraction=on_fraction)
+    if device.type == "cuda":
+        return GraphDecoder(sizes, weights, precision, step_rows=step_rows)
+    return Decoder(sizes, weights, precision)
 
-    def head_norm(part: str) -> torch.Tensor | None:
-        if sizes.family != "qwen3":
-            return None
-        return reader.vector(f"{attention}.{part}_norm.weight", head_dim)
 
-    gate_up = [reader.matrix(f"{mlp}.{part}_proj.weight", inner, hidden) for part in ("gate", "up")]
-    output = reader.matrix(f"{attention}.o_proj.weight", hidden, sizes.num_heads * head_dim)
-    return IntegerLayer(
-        attention_norm=reader.vector(f"{name}.input_layernorm.weight", hidden),
-        qkv=IntegerMatrix.of(torch.cat(qkv), bias),
-        query_norm=head_norm("q"),
-        key_norm=head_norm("k"),
-        output=IntegerMatrix.of(output),
-        mlp_norm=reader.vector(f"{name}.post_attention_layernorm.weight", hidden),
-        gate_up=IntegerMatrix.of(torch.cat(gate_up)),
-        down=IntegerMatrix.of(reader.matrix(f"{mlp}.down_proj.weight", hidden, inner)),
-    )
+def _maker(
+    precision: Precision, device: torch.device
+) -> Callable[[torch.Tensor, torch.Tensor | None], Product]:
+    """Return what makes a product of a weight and its bias."""
+    if precision == "int8":
+        return LimbLinear.of
+    if precision == "int4":
+        return Int4Linear.of
+    if device.type != "cpu":
+        return lambda weight, bias: Linear(weight, bias, None)
+    widths: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+        # Layers share shapes, and a kernel is chosen by shape: one proof serves them all.
+        kind, packed = (*weight.shape, bias is not None), pack(weight)
+        if kind not in widths:
+            widths[kind] = proven_widths(packed, bias)
+        return Linear(packed, bias, widths[kind])
+
+    return linear

@@ -25,10 +25,11 @@ from specengine.drafters.draft_model import ModelDrafts
 from specengine.drafters.none import NoDrafts
 from specengine.drafters.suffix import SuffixDrafts
 from specengine.models import registry
-from specengine.models.decoder import Decoder, Layer, Pass
+from specengine.models.decoder import Decoder, Pass
 from specengine.models.target import Target
 from specengine.models.targets import AnyPrecision, find_kernel, load_target
 from specengine.models.tokenizer import Tokenizer
+from specengine.models.weights import Layer, Product
 from specengine.sampling import Sampling
 from tests.exact import adversaries
 from tests.specengine.tiny import ScriptedDrafts, tiny_architecture, tiny_decoder
@@ -146,7 +147,7 @@ def test_with_stock_attention_logits_depend_on_the_width(
     """The negative control: what the test above would say of ready-made attention calls."""
     if not isinstance(bench.decoder, Decoder):
         pytest.skip("the native pass has attention of its own")
-    stock = StockDecoder(bench.decoder.architecture, bench.decoder.weights)
+    stock = StockDecoder(bench.decoder.architecture, bench.decoder.weights, bench.decoder.precision)
     differing = 0
     for run in plain_runs:
         start = len(run.token_ids) - NUM_TOKENS
@@ -159,7 +160,7 @@ class StockDecoder(Decoder):
     """The same decoder with one stock attention call over exactly the keys that there are."""
 
     def attention(
-        self, layer: Layer, index: int, hidden: torch.Tensor, shared: Pass
+        self, layer: Layer[Product], index: int, hidden: torch.Tensor, shared: Pass
     ) -> torch.Tensor:
         cache, num_rows = shared.cache, shared.num_rows
         queries, keys, values = self.project(layer, hidden, shared.rotation)

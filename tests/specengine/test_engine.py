@@ -23,11 +23,10 @@ from specengine.errors import (
     RequestInvalid,
 )
 from specengine.models.decoder import Decoder
-from specengine.models.load import load_decoder
 from specengine.protocol import CancelCause, Complete, EngineState, StopReason
 from specengine.scheduler import Job, Key, Outcome
 from specengine.settings import EngineSettings
-from tests.specengine.tiny import save_tiny_model, tiny_architecture
+from tests.specengine.tiny import load_decoder, save_tiny_model, tiny_architecture
 
 WAIT_S = 20.0
 LONG_PREFIX = "def f(self):\n" + "    self = (self == self)\n" * 60
@@ -289,7 +288,7 @@ class GatedDecoder(Decoder):
     """Waits in every forward pass until the test lets it go on."""
 
     def __init__(self, decoder: Decoder) -> None:
-        super().__init__(decoder.architecture, decoder.weights)
+        super().__init__(decoder.architecture, decoder.weights, decoder.precision)
         self.gate = threading.Semaphore(0)
         self.entered = threading.Semaphore(0)
         self.passes: list[list[int]] = []
@@ -315,7 +314,7 @@ def gated(
         return decoders[-1]
 
     monkeypatch.setattr(engine_module, "load_target", load_gated)
-    monkeypatch.setattr(engine_module, "_warm_up", lambda decoder: None)
+    monkeypatch.setattr(engine_module, "_warm_up", lambda decoder, prefixes: None)
     engine = Engine(settings, lambda status: None)
     engine.start()
     assert has_loaded.wait(WAIT_S)

@@ -21,7 +21,8 @@ from specengine.cache.kv_cache import KVCache
 from specengine.draft import Draft
 from specengine.models.architecture import Architecture
 from specengine.models.decoder import Decoder
-from specengine.models.load import Precision, decoder_from
+from specengine.models.load import OnFraction
+from specengine.models.targets import Precision, decoder_from, load_target
 from specengine.models.tokenizer import Tokenizer
 
 END, BEGIN = "<end>", "<begin>"
@@ -98,6 +99,15 @@ def tiny_tensors(architecture: Architecture, seed: int = 0) -> dict[str, torch.T
     if not sizes.has_tied_embeddings:
         matrix("lm_head.weight", sizes.vocab_size, sizes.hidden_size)[: len(SPECIAL)] = 0
     return tensors
+
+
+def load_decoder(
+    folder: Path, precision: Precision = "bfloat16", on_fraction: OnFraction | None = None
+) -> Decoder:
+    """Return the model of a folder as torch runs it."""
+    target = load_target(folder, precision, on_fraction=on_fraction)
+    assert isinstance(target, Decoder)
+    return target
 
 
 def tiny_decoder(

@@ -10,8 +10,7 @@ import torch
 
 from specengine.bench import perplexity
 from specengine.errors import LoadError
-from specengine.models.load import load_decoder
-from tests.specengine.tiny import save_tiny_model
+from tests.specengine.tiny import load_decoder, save_tiny_model
 
 TEXTS = [list(range(5, 75)), [7, 8, 9]]
 

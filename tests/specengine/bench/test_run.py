@@ -20,8 +20,8 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def options(**changes: Any) -> argparse.Namespace:
-    names = ("model", "drafter", "draft_model", "precision", "limit", "json")
-    fixed = {"runs": 3, "sets": None, "no_heal": False, "run_tests": False}
+    names = ("model", "drafter", "draft_model", "precision", "device", "limit", "json")
+    fixed = {"runs": 3, "sets": None, "no_heal": False, "run_tests": False, "shapes": None}
     return argparse.Namespace(**{**dict.fromkeys(names), **fixed, **changes})
 
 

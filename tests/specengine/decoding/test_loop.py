@@ -8,6 +8,7 @@ import torch
 from specengine.cache.kv_cache import KVCache
 from specengine.decoding import loop
 from specengine.draft import NOTHING, ROOT, Draft
+from specengine.models.target import PROMPT_ROWS
 from tests.specengine.tiny import greedy, tiny_decoder
 
 PROMPT = [20, 30, 40, 50]
@@ -55,13 +56,13 @@ def test_the_cache_after_steps_equals_that_of_the_committed_text() -> None:
 
 def test_prefill_leaves_its_last_chunk_to_the_step() -> None:
     model = tiny_decoder()
-    token_ids = list(range(10, 10 + 2 * loop.PREFILL_ROWS + 5))
+    token_ids = list(range(10, 10 + 2 * PROMPT_ROWS + 5))
     cache = KVCache(model.kv_shape, 128)
     assert not loop.prefill(model, cache, token_ids)
     assert not loop.prefill(model, cache, token_ids)
-    assert cache.length == 2 * loop.PREFILL_ROWS
+    assert cache.length == 2 * PROMPT_ROWS
     assert loop.prefill(model, cache, token_ids)
-    assert cache.length == 2 * loop.PREFILL_ROWS
+    assert cache.length == 2 * PROMPT_ROWS
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from specengine.drafters.base import DrafterSource
 from specengine.drafters.none import NoDrafts
 from specengine.drafters.suffix import SuffixDrafts
 from specengine.models.registry import ModelEntry
+from specengine.models.target import PROMPT_ROWS
 from specengine.protocol import StopReason
 from specengine.sampling import Sampling
 from tests.exact import adversaries
@@ -194,6 +195,8 @@ def test_healing_can_be_switched_off() -> None:
 
 class ScriptedTarget:
     """A target that writes given tokens at given positions."""
+
+    prompt_rows = PROMPT_ROWS
 
     def __init__(self, written: dict[int, int]) -> None:
         self._written = written

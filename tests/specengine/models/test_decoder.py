@@ -13,9 +13,10 @@ from specengine.cache.kv_cache import TILE, KVCache
 from specengine.errors import LoadError
 from specengine.models.architecture import Architecture, LinearScaling, Llama3Scaling
 from specengine.models.decoder import Decoder
-from specengine.models.load import decoder_from, load_decoder
+from specengine.models.targets import decoder_from
 from specengine.models.tokenizer import Tokenizer
 from tests.specengine.tiny import (
+    load_decoder,
     save_tiny_model,
     tiny_architecture,
     tiny_config,

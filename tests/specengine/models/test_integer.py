@@ -11,14 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specengine.cache.kv_cache import TILE, KVCache
-from specengine.errors import LoadError
 from specengine.models import targets
 from specengine.models.architecture import Architecture
 from specengine.models.integer import IntegerDecoder, IntegerMatrix
-from specengine.models.load import decoder_from
 from specengine.models.staging import cache_root
 from specengine.models.target import Target
-from specengine.models.targets import find_kernel, integer_decoder_from, load_target
+from specengine.models.targets import (
+    AnyPrecision,
+    decoder_from,
+    find_kernel,
+    integer_decoder_from,
+    load_target,
+)
 from specengine.native.build import Kernel, Variant, load_kernel, usable_variants
 from tests.specengine.tiny import save_tiny_model, tiny_architecture, tiny_tensors
 
@@ -199,19 +203,45 @@ def test_auto_takes_int8_where_it_can(tmp_path: Path, kernel: Kernel) -> None:
     assert load_target(folder, "float32").precision == "float32"
 
 
-def test_without_a_kernel_auto_is_bfloat16_and_int8_is_refused(
+def test_without_a_kernel_torch_computes_in_int8(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(targets, "best_kernel", lambda folder: None)
     folder = save_tiny_model(tmp_path)
-    assert load_target(folder).precision == "bfloat16"
-    with pytest.raises(LoadError, match="C compiler"):
-        load_target(folder, "int8")
+    native = load_target(folder)
+    monkeypatch.setattr(targets, "best_kernel", lambda folder: None)
+    by_torch = load_target(folder)
+    assert isinstance(native, IntegerDecoder)
+    assert not isinstance(by_torch, IntegerDecoder)
+    assert by_torch.precision == "int8"
+    rows = [
+        target.forward(list(TEXT), cache_of(target), num_logits=8) for target in (native, by_torch)
+    ]
+    torch.testing.assert_close(*rows, rtol=0.1, atol=0.1)
 
 
-def test_a_model_of_other_sizes_is_refused_in_int8(tmp_path: Path) -> None:
+def test_torch_runs_what_the_native_pass_cannot(tmp_path: Path) -> None:
     architecture: Architecture = tiny_architecture(head_dim=8)
-    folder = save_tiny_model(tmp_path, architecture=architecture)
-    with pytest.raises(LoadError, match="heads of 8"):
-        load_target(folder, "int8")
-    assert load_target(folder).precision == "bfloat16"
+    target = load_target(save_tiny_model(tmp_path, architecture=architecture), "int8")
+    assert target.precision == "int8"
+    assert torch.isfinite(target.forward([1, 2], cache_of(target), num_logits=2)).all()
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_torch_gives_a_row_the_same_bits_in_every_width(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: AnyPrecision
+) -> None:
+    monkeypatch.setattr(targets, "best_kernel", lambda folder: None)
+    target = load_target(save_tiny_model(tmp_path), precision)
+    whole = target.forward(list(TEXT), cache_of(target), num_logits=len(TEXT))
+    for width in (1, 3, 8):
+        cache = cache_of(target)
+        parts = [list(TEXT[start : start + width]) for start in range(0, len(TEXT), width)]
+        rows = [target.forward(part, cache, num_logits=len(part)) for part in parts]
+        assert torch.equal(torch.cat(rows), whole)
+
+
+TEXT = range(5, 25)
+
+
+def cache_of(target: Target) -> KVCache:
+    return KVCache(target.kv_shape, 64)

@@ -9,11 +9,19 @@ from safetensors.torch import save_file
 
 from specengine.cache.kv_cache import KVCache
 from specengine.errors import LoadError
-from specengine.models import load
+from specengine.models import targets
 from specengine.models.architecture import Architecture
 from specengine.models.decoder import Decoder
-from specengine.models.load import Precision, check_memory, decoder_from, load_decoder
-from tests.specengine.tiny import save_tiny_model, tiny_architecture, tiny_config, tiny_tensors
+from specengine.models.linear import Linear
+from specengine.models.load import paired
+from specengine.models.targets import Precision, decoder_from
+from tests.specengine.tiny import (
+    load_decoder,
+    save_tiny_model,
+    tiny_architecture,
+    tiny_config,
+    tiny_tensors,
+)
 
 LLAMA = tiny_architecture()
 ONE_LAYER = tiny_architecture(num_layers=1)
@@ -109,13 +117,14 @@ def test_norms_of_heads_change_the_logits(part: str) -> None:
 
 def test_rotated_dimensions_become_neighbours() -> None:
     rows = torch.arange(12)[:, None].expand(12, 3)
-    assert load._paired(rows, 6)[:, 0].tolist() == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
+    assert paired(rows, 6)[:, 0].tolist() == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
 
 
 def test_matrices_take_the_precision_and_norms_stay_float32() -> None:
     weights = decoder_from(QWEN3, tiny_tensors(QWEN3), "bfloat16").weights
     layer = weights.layers[0]
-    matrices = [weights.embedding, layer.qkv.weight, layer.down.weight, weights.head.weight]
+    products = [layer.qkv, layer.down, weights.head]
+    matrices = [weights.embedding, *(each.weight for each in products if isinstance(each, Linear))]
     norms = [weights.final_norm, layer.attention_norm, layer.mlp_norm, layer.query_norm]
     assert [matrix.dtype for matrix in matrices] == [torch.bfloat16] * 4
     assert [norm.dtype for norm in norms if norm is not None] == [torch.float32] * 4
@@ -230,50 +239,13 @@ def test_progress_rises_to_one(tmp_path: Path) -> None:
     assert fractions == [0.5, 1.0]
 
 
-@pytest.mark.parametrize(("precision", "num_bytes"), [("float32", 4), ("bfloat16", 2)])
-def test_model_needs_its_parameters_in_memory(
-    monkeypatch: pytest.MonkeyPatch, precision: Precision, num_bytes: int
-) -> None:
-    needed = LLAMA.num_parameters * num_bytes
-    free: list[int | None] = [needed]
-    monkeypatch.setattr(load, "_free_bytes", lambda device: free[0])
-    check_memory(LLAMA, precision, "cpu")
-    free[0] = needed - 1
-    with pytest.raises(LoadError, match=f"needs {needed:,} bytes in {precision}, {free[0]:,} are"):
-        check_memory(LLAMA, precision, "cpu")
-
-
-def test_memory_is_checked_before_weights_are_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "model.safetensors").unlink()
-    monkeypatch.setattr(load, "_free_bytes", lambda device: 10)
-    with pytest.raises(LoadError, match="Choose a smaller model"):
-        load_decoder(folder)
-
-
-def test_machine_that_does_not_tell_its_memory_may_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(Path, "read_text", fail)
-    assert load._free_bytes("cpu") is None
-    check_memory(LLAMA, "float32", "cpu")
-
-
-def test_free_memory_is_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    meminfo = "MemTotal:  9 kB\nMemAvailable:      7 kB\nHugePages_Total:  0\n"
-    monkeypatch.setattr(Path, "read_text", lambda self, encoding: meminfo)
-    assert load._free_bytes("cpu") == 7 * 1024
-
-
 def test_memory_that_runs_out_while_loading_is_a_load_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(load, "_read_weights", fail)
+    monkeypatch.setattr(targets, "read_weights", fail)
     with pytest.raises(LoadError, match=f"not enough memory on cpu for the model in {folder}"):
         load_decoder(folder)
 

@@ -7,7 +7,7 @@ import torch
 
 from specengine.cache.kv_cache import KVCache
 from specengine.errors import LoadError
-from specengine.models.load import decoder_from
+from specengine.models.targets import decoder_from
 from specengine.train.network import Network
 from tests.specengine.tiny import tiny_architecture, tiny_tensors
 

@@ -1,0 +1,222 @@
+"""The decoder for an accelerator: passes of fixed shapes, each captured once and replayed.
+
+There a pass of the plain decoder would wait for the host, which launches a thousand small kernels.
+So everything that differs between passes lies in one tensor of the device, and a pass is recorded
+for each width and each length of the window. The host sends that tensor, replays, and waits once,
+for the logits.
+
+A step has ``step_rows`` rows whatever was drafted, and a prompt is read ``PROMPT_ROWS`` at a time.
+So plain and speculative decoding run the same kernels on the same shapes, which is what law 1 rests
+on here: unlike on the CPU, a row of another width may round differently in bfloat16.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+
+from specengine.cache.kv_cache import KVCache, KVShape
+from specengine.models.architecture import Architecture
+from specengine.models.attention import HIDDEN
+from specengine.models.decoder import Decoder
+from specengine.models.linear import ROW_BLOCK
+from specengine.models.weights import Product, Weights
+
+PROMPT_ROWS: Final = 256
+"""Tokens of a pass that reads a prompt."""
+LEAST_WINDOW: Final = 1024
+"""Positions that the shortest pass attends to; windows double from there."""
+
+Replay = Callable[[], None]
+
+
+Recorder = Callable[[Replay], Replay]
+"""Turns a pass over tensors that stay in place into something that repeats it."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What differs between passes, in one tensor of the device, and views of it.
+
+    Shapes:  token_ids [rows], start [1], scored [step_rows]: the rows whose logits are wanted.
+    """
+
+    all: torch.Tensor
+    token_ids: torch.Tensor
+    start: torch.Tensor
+    scored: torch.Tensor
+
+    @classmethod
+    def allocate(cls, num_rows: int, num_scored: int, device: torch.device) -> Inputs:
+        """Return inputs for passes of one width."""
+        everything = torch.zeros(num_rows + 1 + num_scored, dtype=torch.long, device=device)
+        token_ids, start = everything[:num_rows], everything[num_rows : num_rows + 1]
+        return cls(everything, token_ids, start, everything[num_rows + 1 :])
+
+
+class GraphDecoder(Decoder):
+    """A decoder whose passes are recorded; calls must not overlap."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        weights: Weights[Product],
+        precision: str,
+        *,
+        step_rows: int,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """Take weights on the device; steps of up to ``step_rows`` rows will all have that many."""
+        super().__init__(architecture, weights, precision)
+        self.step_rows = -(-step_rows // ROW_BLOCK) * ROW_BLOCK
+        self._record = recorder or CudaRecorder()
+        self._inputs = {
+            rows: Inputs.allocate(rows, self.step_rows, self.device)
+            for rows in (self.step_rows, PROMPT_ROWS)
+        }
+        self._logits_out = torch.zeros(self.step_rows, self.vocab_size, device=self.device)
+        self._turns = torch.empty(0)
+        self._recorded: weakref.WeakKeyDictionary[KVCache, dict[tuple[int, int], Replay]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @property
+    def prompt_rows(self) -> int:
+        """Return the rows of a pass that reads a prompt."""
+        return PROMPT_ROWS
+
+    @property
+    def kv_shape(self) -> KVShape:
+        """Return what a cache for this model must look like."""
+        sizes = self.architecture
+        return KVShape(
+            sizes.num_layers,
+            sizes.num_kv_heads,
+            sizes.head_dim,
+            self.dtype,
+            self.device,
+            spare_rows=PROMPT_ROWS,
+        )
+
+    @torch.inference_mode()
+    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+        """Append tokens to the cache and return the logits of the last ``num_logits`` of them.
+
+        Shapes:  result [num_logits, V], float32; row i scores the token after that position.
+        """
+        num_rows = len(token_ids)
+        assert 0 <= num_logits <= min(num_rows, self.step_rows), f"{num_logits} logits"
+        first_scored = num_rows - num_logits
+        while num_rows > PROMPT_ROWS and first_scored >= PROMPT_ROWS:
+            self._pass(token_ids[:PROMPT_ROWS], cache, 0)
+            token_ids = token_ids[PROMPT_ROWS:]
+            num_rows, first_scored = num_rows - PROMPT_ROWS, first_scored - PROMPT_ROWS
+        assert num_rows <= PROMPT_ROWS, f"{num_logits} logits of {num_rows} rows"
+        self._pass(token_ids, cache, num_logits)
+        return self._logits_out[:num_logits].clone()
+
+    def _pass(self, token_ids: list[int], cache: KVCache, num_logits: int) -> None:
+        num_rows = len(token_ids)
+        assert cache.length + num_rows <= cache.capacity
+        width = self.step_rows if num_rows <= self.step_rows else PROMPT_ROWS
+        window = self._window(cache, cache.length + num_rows)
+        self._know_turns(cache)
+        scored = range(num_rows - num_logits, num_rows)
+        values = [*_padded(token_ids, width), cache.length, *_padded(scored, self.step_rows)]
+        self._inputs[width].all.copy_(torch.tensor(values))
+        passes = self._recorded.setdefault(cache, {})
+        if (width, window) not in passes:
+            # The cache owns the pass, so the pass must not own the cache.
+            own = weakref.proxy(cache)
+            passes[width, window] = self._record(lambda: self._run(own, width, window))
+        passes[width, window]()
+        cache.advance(num_rows)
+
+    def _run(self, cache: KVCache, width: int, window: int) -> None:
+        """Do one pass, on tensors that stay where they are."""
+        inputs = self._inputs[width]
+        positions = inputs.start + torch.arange(width, device=self.device)
+        rotation = self._turns[positions]
+        mask = self._window_mask(positions, window)
+        hidden = self.weights.embedding[inputs.token_ids].float()
+        for index, layer in enumerate(self.weights.layers):
+            queries, keys, values = self.project(layer, hidden, rotation)
+            cache.write_at(index, positions, keys, values)
+            tile_keys, tile_values = cache.tiles(index, 1)
+            attended = _attend(queries, tile_keys[:, :, :window], tile_values[:, :, :window], mask)
+            hidden.add_(layer.output(attended))
+            hidden.add_(self._mlp(layer, hidden))
+        self._logits_out.copy_(self._logits(hidden[inputs.scored]))
+
+    def _window(self, cache: KVCache, length: int) -> int:
+        window = LEAST_WINDOW
+        while window < length:
+            window *= 2
+        return min(window, cache.capacity)
+
+    def _window_mask(self, positions: torch.Tensor, window: int) -> torch.Tensor:
+        """Return the additive mask [1, 1, groups * rows, window]."""
+        groups = self.architecture.num_heads // self.architecture.num_kv_heads
+        is_hidden = torch.arange(window, device=self.device) > positions[:, None]
+        mask = torch.zeros(is_hidden.shape, dtype=self.dtype, device=self.device)
+        return mask.masked_fill(is_hidden, HIDDEN).repeat(groups, 1)[None, None]
+
+    def _know_turns(self, cache: KVCache) -> None:
+        """Have the rotation of every position that a pass over this cache may have."""
+        num_positions = cache.capacity + PROMPT_ROWS
+        if self._turns.shape[0] < num_positions:
+            # Recorded passes read the old ones, so they are recorded anew.
+            self._recorded.clear()
+            self._turns = self._rotation(0, num_positions)
+
+
+def _attend(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Return the attention of some rows over one window.
+
+    Shapes:  queries [T, H, D]; keys, values [1, KV, window, D]; mask [1, 1, H / KV * T, window];
+        result [T, H * D].
+    """
+    num_rows, num_heads, head_dim = queries.shape
+    num_kv_heads = keys.shape[1]
+    # The query heads that share a K/V head are rows of one call: K/V need no copy per head.
+    folded = queries.view(num_rows, num_kv_heads, -1, head_dim).permute(1, 2, 0, 3)
+    folded = folded.reshape(1, num_kv_heads, -1, head_dim)
+    attended = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
+    unfolded = attended.view(num_heads, num_rows, head_dim).transpose(0, 1)
+    return unfolded.reshape(num_rows, num_heads * head_dim)
+
+
+class CudaRecorder:
+    """Records passes as CUDA graphs, which share one pool of memory."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, one_pass: Replay) -> Replay:
+        """Run a pass twice, as kernels are chosen and loaded at first, then record it."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            one_pass()
+            one_pass()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            one_pass()
+        return graph.replay
+
+
+def run_again(one_pass: Replay) -> Replay:
+    """Record nothing: for devices without graphs."""
+    return one_pass
+
+
+def _padded(values: range | list[int], num: int) -> list[int]:
+    return [*values, *([0] * (num - len(values)))]

@@ -1,0 +1,111 @@
+"""Whether a model fits, asked before anything is loaded.
+
+Weights, the keys and values of all sequences, and what a pass needs beside them are added up and
+held against what is free: a clear refusal at the start, instead of an end in the middle of work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from specengine.errors import LoadError
+from specengine.models.architecture import Architecture
+
+BYTES_PER_WEIGHT: Final = {"int4": 0.625, "int8": 1.0, "bfloat16": 2.0, "float32": 4.0}
+"""A group of 32 in 4 bits has two numbers of 16 bits beside it."""
+DEVICE_SPARE: Final = 768 * 2**20
+"""On an accelerator: its libraries, logits, and captured graphs."""
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What is kept beside the weights: so many sequences of so many positions."""
+
+    number: int = 0
+    positions: int = 0
+
+
+NO_SEQUENCES: Final = Sequences()
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes by purpose."""
+
+    weights: int
+    per_position: int
+    """Keys and values of one position of one sequence."""
+    sequences: Sequences
+    spare: int
+
+    @classmethod
+    def of(
+        cls, sizes: Architecture, precision: str, device: torch.device, sequences: Sequences
+    ) -> Need:
+        """Return what a model needs."""
+        kv_itemsize = 4 if precision == "float32" else 2
+        return cls(
+            weights=round(sizes.num_parameters * BYTES_PER_WEIGHT[precision]),
+            per_position=2 * sizes.num_layers * sizes.num_kv_heads * sizes.head_dim * kv_itemsize,
+            sequences=sequences,
+            spare=0 if device.type == "cpu" else DEVICE_SPARE,
+        )
+
+    @property
+    def kv(self) -> int:
+        """Return the bytes of all keys and values."""
+        return self.per_position * self.sequences.number * self.sequences.positions
+
+    @property
+    def total(self) -> int:
+        """Return all of it."""
+        return self.weights + self.kv + self.spare
+
+    def positions_within(self, free: int) -> int:
+        """Return how many positions each sequence may have in so much memory; 0 if none."""
+        left = free - self.weights - self.spare
+        return max(0, left // (self.per_position * max(1, self.sequences.number)))
+
+
+def check_memory(
+    sizes: Architecture, precision: str, device: torch.device, sequences: Sequences = NO_SEQUENCES
+) -> None:
+    """Refuse a model that does not fit the free memory of a device.
+
+    Raises:  LoadError with the bytes that are needed and free, and what would fit.
+    """
+    free = free_bytes(device)
+    need = Need.of(sizes, precision, device, sequences)
+    if free is not None and need.total > free:
+        raise LoadError(
+            f"the model needs {need.total:,} bytes in {precision}, {need.weights:,} of them for "
+            f"weights and {need.kv:,} for {sequences.number} sequences of "
+            f"{sequences.positions:,} tokens; {free:,} are free on {device}.",
+            hint=_way_out(need, free),
+        )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return the free memory of a device, or None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":", 1) for line in lines)
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def _way_out(need: Need, free: int) -> str:
+    positions = need.positions_within(free)
+    if positions >= 512:
+        return f"Sequences of {positions:,} tokens fit: lower prompt_tokens, max_tokens or slots."
+    return (
+        f"Choose int8 or int4, or a model of less than {free / 1e9:.1f} GB: "
+        "specengine models list shows what each needs."
+    )
