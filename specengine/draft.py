@@ -5,8 +5,11 @@ Both are trees in general; a chain is a tree with one branch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+
+import torch
 
 ROOT: Final = -1
 """Parent of the first drafted tokens: the last committed token."""
@@ -21,8 +24,12 @@ class Draft:
     """For each token the index of the one it continues, or ``ROOT``."""
     drafter: str
     """Name of the drafter that proposed it; empty when there is nothing to verify."""
+    laws: tuple[torch.Tensor | None, ...] = ()
+    """For each token the distribution [V] that it was drawn from, or None where it was chosen;
+    empty where all were. Siblings: each without those before it."""
 
     def __post_init__(self) -> None:
+        assert len(self.laws) in (0, len(self.token_ids))
         assert len(self.token_ids) == len(self.parents)
         assert all(ROOT <= parent < node for node, parent in enumerate(self.parents))
 
@@ -35,10 +42,23 @@ class Draft:
         """Whether each token continues the one before it."""
         return self.parents == tuple(range(ROOT, len(self.parents) - 1))
 
+    def path(self, node: int) -> tuple[int, ...]:
+        """Return the nodes from the root's child down to a node; none for ``ROOT``."""
+        nodes: list[int] = []
+        while node != ROOT:
+            nodes.append(node)
+            node = self.parents[node]
+        return tuple(reversed(nodes))
+
     @classmethod
-    def chain(cls, token_ids: tuple[int, ...] | list[int], drafter: str) -> Draft:
+    def chain(
+        cls,
+        token_ids: tuple[int, ...] | list[int],
+        drafter: str,
+        laws: Sequence[torch.Tensor | None] = (),
+    ) -> Draft:
         """Return a draft with one branch."""
-        return cls(tuple(token_ids), tuple(range(ROOT, len(token_ids) - 1)), drafter)
+        return cls(tuple(token_ids), tuple(range(ROOT, len(token_ids) - 1)), drafter, tuple(laws))
 
     def cut(self, vocab_size: int, max_tokens: int) -> Draft:
         """Return the beginning of the draft that can be verified.
@@ -52,7 +72,9 @@ class Draft:
             return self
         if length <= 0:
             return NOTHING
-        return Draft(self.token_ids[:length], self.parents[:length], self.drafter)
+        return Draft(
+            self.token_ids[:length], self.parents[:length], self.drafter, self.laws[:length]
+        )
 
 
 NOTHING: Final = Draft((), (), "")

@@ -291,12 +291,13 @@ class Engine:
         limits = self._limits(message)
         prompt = self._layout.lay_out(message.prefix, message.suffix, heal=message.heal)
         source = self._request_source(message)
+        sampling = Sampling(message.temperature, message.seed)
         return Session(
             models=self._models,
             prompt=prompt,
-            drafter=source.start(prompt.token_ids),
+            drafter=source.start(prompt.token_ids, sampling),
             drafter_name=source.name,
-            sampling=Sampling(message.temperature, message.seed),
+            sampling=sampling,
             limits=limits,
         )
 

@@ -26,13 +26,34 @@ class Written:
     accepted: int
 
 
-class Contestant(Protocol):
-    """A way of decoding greedily with one model."""
+class Named(Protocol):
+    """What a row of results is about."""
 
-    engine: str
-    drafter: str
-    """``none`` is plain decoding, against which the others of the same engine are held."""
+    @property
+    def engine(self) -> str:
+        """Return the name of the engine."""
+        ...
+
+    @property
+    def drafter(self) -> str:
+        """Return the way of drafting.
+
+        ``none`` is plain decoding, against which the others of the same engine are held.
+        """
+        ...
+
+
+class Contestant(Named, Protocol):
+    """A way of decoding greedily with one model."""
 
     def write(self, prompt_ids: Sequence[int], num_tokens: int) -> Written:
         """Continue a prompt by exactly so many tokens; an end token counts as any other."""
+        ...
+
+
+class Peer(Contestant, Protocol):
+    """A contestant that says too what it gains from having read a prompt before."""
+
+    def resume_ms(self, prompt_ids: Sequence[int]) -> float:
+        """Return how long the first token takes when all but the last of the prompt is stored."""
         ...

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from specengine.bench.contestants import Contestant, Written
+from specengine.bench.contestants import Contestant, Named, Written
 
 NUM_TOKENS: Final = 64
 """Length of each continuation."""
@@ -99,6 +99,55 @@ def measure(
     return rows
 
 
+def summarise(
+    name: str,
+    contestant: Named,
+    conditions: Conditions,
+    runs: Sequence[Run],
+    plain: Sequence[Run],
+) -> DecodeRow:
+    """Return the row of one contestant on one set, held against plain decoding in the same runs."""
+    rates = list(map(decode_rate, runs))
+    median = statistics.median(rates)
+    speedups = [rate / decode_rate(base) for rate, base in zip(rates, plain, strict=True)]
+    written = [one for run in runs for one in run]
+    num_passes = sum(one.passes for one in written) or 1
+    num_drafted = sum(one.drafted for one in written)
+    num_accepted = sum(one.accepted for one in written)
+    return DecodeRow(
+        engine=contestant.engine,
+        set=name,
+        model=conditions.model,
+        precision=conditions.precision,
+        drafter=contestant.drafter,
+        prefill_tok_s=rounded(statistics.median(map(prefill_rate, runs))),
+        decode_tok_s=rounded(median),
+        tokens_per_pass=rounded(sum(one.num_decoded for one in written) / num_passes),
+        acceptance=rounded(num_accepted / num_drafted) if num_drafted else None,
+        speedup_vs_plain=rounded(statistics.median(speedups)),
+        ms_per_pass=rounded(sum(one.decode_ms for one in written) / num_passes),
+        texts_differ=_num_different(runs, plain),
+        texts=len(runs[0]),
+        runs=len(runs),
+        spread=rounded((max(rates) - min(rates)) / median),
+    )
+
+
+def decode_rate(run: Run) -> float:
+    """Return the tokens per second that were written behind the first pass."""
+    return _rate(sum(one.num_decoded for one in run), sum(one.decode_ms for one in run))
+
+
+def prefill_rate(run: Run) -> float:
+    """Return the tokens per second of the prompts that were read."""
+    return _rate(sum(one.num_prompt for one in run), sum(one.prefill_ms for one in run))
+
+
+def rounded(value: float) -> float:
+    """Return a figure as it stands in a row."""
+    return round(value, 3)
+
+
 def _write_all(
     prompt_ids: Sequence[int],
     contestants: Sequence[Contestant],
@@ -122,49 +171,8 @@ def _rows(
     for contestant, mine in zip(contestants, runs, strict=True):
         base = plain.setdefault(contestant.engine, mine)
         assert base is not mine or contestant.drafter == PLAIN, "plain decoding comes first"
-        rows.append(_row(name, contestant, conditions, mine, base))
+        rows.append(summarise(name, contestant, conditions, mine, base))
     return rows
-
-
-def _row(
-    name: str,
-    contestant: Contestant,
-    conditions: Conditions,
-    runs: Sequence[Run],
-    plain: Sequence[Run],
-) -> DecodeRow:
-    rates = list(map(_decode_rate, runs))
-    median = statistics.median(rates)
-    speedups = [rate / _decode_rate(base) for rate, base in zip(rates, plain, strict=True)]
-    written = [one for run in runs for one in run]
-    num_passes = sum(one.passes for one in written) or 1
-    num_drafted = sum(one.drafted for one in written)
-    num_accepted = sum(one.accepted for one in written)
-    return DecodeRow(
-        engine=contestant.engine,
-        set=name,
-        model=conditions.model,
-        precision=conditions.precision,
-        drafter=contestant.drafter,
-        prefill_tok_s=_rounded(statistics.median(map(_prefill_rate, runs))),
-        decode_tok_s=_rounded(median),
-        tokens_per_pass=_rounded(sum(one.num_decoded for one in written) / num_passes),
-        acceptance=_rounded(num_accepted / num_drafted) if num_drafted else None,
-        speedup_vs_plain=_rounded(statistics.median(speedups)),
-        ms_per_pass=_rounded(sum(one.decode_ms for one in written) / num_passes),
-        texts_differ=_num_different(runs, plain),
-        texts=len(runs[0]),
-        runs=len(runs),
-        spread=_rounded((max(rates) - min(rates)) / median),
-    )
-
-
-def _decode_rate(run: Run) -> float:
-    return _rate(sum(one.num_decoded for one in run), sum(one.decode_ms for one in run))
-
-
-def _prefill_rate(run: Run) -> float:
-    return _rate(sum(one.num_prompt for one in run), sum(one.prefill_ms for one in run))
 
 
 def _rate(num_tokens: int, ms: float) -> float:
@@ -176,7 +184,3 @@ def _num_different(runs: Sequence[Run], plain: Sequence[Run]) -> int:
     return sum(
         any(run[at].token_ids != base.token_ids for run in runs) for at, base in enumerate(plain[0])
     )
-
-
-def _rounded(value: float) -> float:
-    return round(value, 3)

@@ -24,6 +24,8 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
     torch: str
     transformers: str = ""
     """Empty when it is not installed."""
+    xllamacpp: str = ""
+    """Empty when it is not installed."""
     load_average: float | None = None
     """Of the last minute, before the run; far above zero means that others were at work."""
 
@@ -38,6 +40,7 @@ def describe() -> Machine:
         python=platform.python_version(),
         torch=str(torch.__version__),
         transformers=_version("transformers"),
+        xllamacpp=_version("xllamacpp"),
         load_average=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     )
 

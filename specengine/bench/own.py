@@ -49,16 +49,26 @@ class OwnEngine:
         """
         return build(drafter, recipes(self._draft_model))
 
-    def session(self, prompt: Prompt, drafter: DrafterSource, max_tokens: int) -> Session:
-        """Return a greedy request that finds nothing of its prompt stored."""
-        self.cache.truncate(0)
+    def session(
+        self,
+        prompt: Prompt,
+        drafter: DrafterSource,
+        max_tokens: int,
+        prefixes: PrefixCache | None = None,
+    ) -> Session:
+        """Return a greedy request; without ``prefixes`` nothing of its prompt is stored."""
         return Session(
-            models=replace(self.models, prefixes=PrefixCache(lambda: self.cache, 1)),
+            models=replace(self.models, prefixes=prefixes or self.nothing_stored()),
             prompt=prompt,
             drafter=drafter.start(prompt.token_ids),
             sampling=Sampling(),
             limits=Limits(max_tokens, self.settings.num_draft_tokens),
         )
+
+    def nothing_stored(self) -> PrefixCache:
+        """Return an empty store, which takes over the one cache."""
+        self.cache.truncate(0)
+        return PrefixCache(lambda: self.cache, 1)
 
     def _draft_model(self) -> DrafterSource:
         name = partner_of(self.entry, self.settings.draft_model)
@@ -85,8 +95,17 @@ class OwnContestant:
 
     def write(self, prompt_ids: Sequence[int], num_tokens: int) -> Written:
         """Continue a prompt; nothing is healed."""
+        return self._write(prompt_ids, num_tokens, self._endless.nothing_stored())
+
+    def resume_ms(self, prompt_ids: Sequence[int]) -> float:
+        """Return how long the first token takes when all but the last of the prompt is stored."""
+        prefixes = self._endless.nothing_stored()
+        self._write(prompt_ids[:-1], 1, prefixes)
+        return self._write(prompt_ids, 1, prefixes).prefill_ms
+
+    def _write(self, prompt_ids: Sequence[int], num_tokens: int, prefixes: PrefixCache) -> Written:
         prompt = replace(self._blank, token_ids=tuple(prompt_ids))
-        session = self._endless.session(prompt, self._source, num_tokens)
+        session = self._endless.session(prompt, self._source, num_tokens, prefixes)
         started = self._clock()
         try:
             ends = [(len(session.written_ids), self._clock()) for _ in _passes(session)]

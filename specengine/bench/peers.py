@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +21,12 @@ from specengine.errors import ConfigError
 LOOKUP_TOKENS: Final = 10
 """``prompt_lookup_num_tokens``, as in the documentation of transformers."""
 
+ASSISTED: Final = "assisted"
+"""Assisted generation: a smaller model of the same tokens drafts."""
+
 
 class TransformersContestant:
-    """``generate`` of transformers: plain, or with prompt lookup decoding."""
+    """``generate`` of transformers: plain, with prompt lookup decoding, or with a draft model."""
 
     engine = "transformers"
 
@@ -32,18 +35,40 @@ class TransformersContestant:
         model: Any,
         lookup_tokens: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        assistant: Any = None,
     ) -> None:
         self._model = model
-        self._lookup_tokens = lookup_tokens
         self._clock = clock
-        self.drafter = f"prompt_lookup {lookup_tokens}" if lookup_tokens else "none"
+        self._drafting: dict[str, Any] = {}
+        self.drafter = "none"
+        if lookup_tokens:
+            self.drafter = lookup_name(lookup_tokens)
+            self._drafting["prompt_lookup_num_tokens"] = lookup_tokens
+        elif assistant is not None:
+            self.drafter = ASSISTED
+            self._drafting["assistant_model"] = assistant
 
     def write(self, prompt_ids: Sequence[int], num_tokens: int) -> Written:
         """Continue a prompt; generation has no end token, so that all lengths are equal."""
+        return self._write(prompt_ids, num_tokens, self._drafting)
+
+    def resume_ms(self, prompt_ids: Sequence[int]) -> float:
+        """Return how long the first token takes when all but the last of the prompt is stored.
+
+        By itself ``generate`` stores nothing between calls; the documented way is to hand over the
+        keys and values of the call before. That is done without drafts, which begin later.
+        """
+        from transformers import DynamicCache
+
+        stored = {"past_key_values": DynamicCache(config=self._model.config)}
+        self._write(prompt_ids[:-1], 1, stored)
+        return self._write(prompt_ids, 1, stored).prefill_ms
+
+    def _write(
+        self, prompt_ids: Sequence[int], num_tokens: int, further: Mapping[str, Any]
+    ) -> Written:
         watch = _Watch(self._clock)
-        options: dict[str, Any] = {"max_new_tokens": num_tokens, "do_sample": False}
-        if self._lookup_tokens:
-            options["prompt_lookup_num_tokens"] = self._lookup_tokens
+        options = {"max_new_tokens": num_tokens, "do_sample": False, **further}
         input_ids = torch.tensor([list(prompt_ids)])
         hook = self._model.register_forward_pre_hook(watch.see_forward, with_kwargs=True)
         started = self._clock()
@@ -91,6 +116,11 @@ class _Watch:
             drafted=self._num_rows - num_prompt - (num_passes - 1),
             accepted=num_written - num_passes,
         )
+
+
+def lookup_name(num_tokens: int) -> str:
+    """Return what rows call prompt lookup decoding."""
+    return f"prompt_lookup {num_tokens}"
 
 
 def has_transformers() -> bool:

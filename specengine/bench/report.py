@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,14 +26,18 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def table(rows: Sequence[msgspec.Struct]) -> str:
-    """Return rows below their names in aligned columns; numbers stand to the right.
+    """Return rows as ``table_of`` does, with all their fields."""
+    return table_of([msgspec.structs.asdict(row) for row in rows])
 
-    What all of several rows have in common stands above them, once.
+
+def table_of(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return records below the names of their values in aligned columns, numbers to the right.
+
+    What all of several records have in common stands above them, once.
     """
-    records = [msgspec.structs.asdict(row) for row in rows]
     names = list(dict.fromkeys(name for record in records for name in record))
     values = {name: [record.get(name) for record in records] for name in names}
-    common = {name for name in names if len(rows) > 1 and len(set(values[name])) == 1}
+    common = {name for name in names if len(records) > 1 and len(set(values[name])) == 1}
     shown = [f"{name} {_cell(values[name][0])}" for name in names if name in common]
     columns = [_column(name, values[name]) for name in names if name not in common]
     lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]

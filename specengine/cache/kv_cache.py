@@ -6,6 +6,7 @@ always reads whole tiles in calls of one constant shape (see models/attention.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,6 +105,24 @@ class KVCache:
         """Forget the positions from ``length`` on."""
         assert 0 <= length <= self.length, f"truncate {self.length} rows to {length}"
         self.length = length
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Let some of the rows from ``start`` on follow it in this order, and forget the others.
+
+        ``rows`` count from ``start`` and ascend: the accepted path of a tree.
+        """
+        assert start + max(rows, default=-1) < self.length
+        assert all(at <= row for at, row in enumerate(rows)), f"{rows} do not ascend"
+        keys = self._keys
+        if self._keys_by_dim:
+            shape = (*keys.shape[:3], keys.shape[4], keys.shape[3])
+            keys = keys.view(shape).transpose(3, 4)
+        for at, row in enumerate(rows):
+            if at != row:
+                new, old = divmod(start + at, self._tile), divmod(start + row, self._tile)
+                for tensor in (keys, self._values):
+                    tensor[:, new[0], :, new[1]] = tensor[:, old[0], :, old[1]]
+        self.truncate(start + len(rows))
 
     def copy_prefix(self, source: KVCache, length: int) -> None:
         """Become a copy of the first ``length`` positions of another cache of the same shape."""

@@ -18,11 +18,10 @@ import torch
 from specengine.cache.kv_cache import KVCache
 from specengine.draft import Draft, Verdict
 from specengine.models.linear import ROW_BLOCK
-from specengine.models.target import Target
-from specengine.verify.match import match
+from specengine.models.target import Target, Tree
 
-Chooser = Callable[[torch.Tensor, Draft], list[int]]
-"""From the logits of the last committed token and of each drafted one to the target's tokens."""
+Verifier = Callable[[torch.Tensor, Draft], Verdict]
+"""From the logits of the last committed token and of each drafted one to what the target says."""
 
 
 def prefill(target: Target, cache: KVCache, token_ids: Sequence[int]) -> bool:
@@ -47,19 +46,20 @@ def draft_room(num_pending: int, num_draft_tokens: int) -> int:
 
 
 def step(
-    target: Target, cache: KVCache, token_ids: list[int], draft: Draft, choose: Chooser
+    target: Target, cache: KVCache, token_ids: list[int], draft: Draft, verify: Verifier
 ) -> Verdict:
     """Verify a draft in one pass and commit what the target agrees with, plus one token.
 
     ``token_ids`` grows by the accepted tokens and the next one; the cache then holds all but the
     last of them.
     """
-    assert draft.is_chain, "trees need masks of ancestors"
     pending = token_ids[cache.length :]
     assert pending, "the last committed token must still be computed"
-    logits = target.forward([*pending, *draft.token_ids], cache, num_logits=len(draft) + 1)
-    verdict = match(draft, choose(logits, draft))
-    cache.truncate(len(token_ids) + len(verdict.accepted))
+    tree = None if draft.is_chain else Tree.behind(len(pending), draft.parents)
+    rows = [*pending, *draft.token_ids]
+    logits = target.forward(rows, cache, num_logits=len(draft) + 1, tree=tree)
+    verdict = verify(logits, draft)
+    cache.keep(len(token_ids), verdict.accepted)
     token_ids += [draft.token_ids[node] for node in verdict.accepted]
     token_ids.append(verdict.next_id)
     return verdict

@@ -18,12 +18,14 @@ from specengine.cache.prefix_cache import PrefixCache, Slot
 from specengine.decoding import loop
 from specengine.decoding.forced_text import ForcedText
 from specengine.decoding.prompt import Prompt
-from specengine.draft import NOTHING, Draft
+from specengine.draft import NOTHING, ROOT, Draft, Verdict
 from specengine.drafters.base import Drafter
 from specengine.models.target import Target
 from specengine.models.tokenizer import Tokenizer
 from specengine.protocol import StopReason
-from specengine.sampling import Sampling, choose
+from specengine.sampling import Behind, Sampling, choose, probabilities, processed
+from specengine.verify.match import match
+from specengine.verify.rejection import reject, reject_block
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +143,7 @@ class Session:
         if draft is None:
             return ""
         started = self.clock()
-        verdict = loop.step(self.models.target, slot.cache, self._token_ids, draft, self._choose)
+        verdict = loop.step(self.models.target, slot.cache, self._token_ids, draft, self._verify)
         if num_pending > 1:
             self.counts.prefill_ms += self._ms_since(started)
         else:
@@ -169,18 +171,25 @@ class Session:
             return NOTHING
         return None if draft is None else draft.cut(self.models.vocab_size, room)
 
-    def _choose(self, logits: torch.Tensor, draft: Draft) -> list[int]:
-        """Return the target's token behind the last committed one and behind each drafted one."""
-        first = len(self._token_ids)
-        positions = list(range(first, first + len(draft) + 1))
-        return choose(logits, positions, self._allowed(draft.token_ids), self.sampling)
+    def _verify(self, logits: torch.Tensor, draft: Draft) -> Verdict:
+        """Return what the target says to a draft, of which row 0 stands before its first token."""
+        paths = [draft.path(node) for node in (ROOT, *range(len(draft)))]
+        written_ids = self.written_ids
+        behind = [self._behind(draft, path, written_ids) for path in paths]
+        rows = processed(logits, behind, self.sampling)
+        positions = [len(self._token_ids) + len(path) for path in paths]
+        if self.sampling.method == "seeded" or self.sampling.is_greedy:
+            return match(draft, choose(rows, positions, self.sampling))
+        targets = probabilities(rows, self.sampling)
+        verify = reject_block if draft.is_chain else reject
+        return verify(draft, targets, positions, self.sampling.seed)
 
-    def _allowed(self, drafted_ids: Sequence[int]) -> list[torch.Tensor | None]:
-        forced, allowed = self._forced, [self._forced.allowed()]
+    def _behind(self, draft: Draft, path: Sequence[int], written_ids: tuple[int, ...]) -> Behind:
+        drafted_ids = [draft.token_ids[node] for node in path]
+        forced = self._forced
         for token_id in drafted_ids:
             forced = forced.after(token_id)
-            allowed.append(forced.allowed())
-        return allowed
+        return Behind(self.prompt.token_ids, (*written_ids, *drafted_ids), forced.allowed())
 
     def _commit(self, num_before: int) -> str:
         """Take over the new tokens up to where the completion ends; return their text."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from specengine.draft import Draft
+from specengine.sampling import GREEDY, Sampling
 
 
 class Drafter(Protocol):
@@ -35,6 +36,6 @@ class DrafterSource(Protocol):
     name: str
     """As in ``--drafter`` and in the trace."""
 
-    def start(self, prompt_ids: Sequence[int]) -> Drafter:
-        """Return the drafter of a new request."""
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Drafter:
+        """Return the drafter of a new request, whose tokens are chosen as ``sampling`` says."""
         ...

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from specengine.draft import NOTHING, Draft
 from specengine.drafters.base import Drafter, DrafterSource
+from specengine.sampling import GREEDY, Sampling
 
 
 class CompositeDrafts:
@@ -16,10 +17,10 @@ class CompositeDrafts:
         self._sources = tuple(sources)
         self.name = "+".join(source.name for source in sources)
 
-    def start(self, prompt_ids: Sequence[int]) -> CompositeDrafter:
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> CompositeDrafter:
         """Return a drafter over one drafter of each source."""
         with contextlib.ExitStack() as started:
-            drafters = [_start(source, prompt_ids, started) for source in self._sources]
+            drafters = [_start(source, prompt_ids, sampling, started) for source in self._sources]
             return CompositeDrafter(drafters, started.pop_all())
 
 
@@ -44,8 +45,11 @@ class CompositeDrafter:
 
 
 def _start(
-    source: DrafterSource, prompt_ids: Sequence[int], started: contextlib.ExitStack
+    source: DrafterSource,
+    prompt_ids: Sequence[int],
+    sampling: Sampling,
+    started: contextlib.ExitStack,
 ) -> Drafter:
-    drafter = source.start(prompt_ids)
+    drafter = source.start(prompt_ids, sampling)
     started.callback(drafter.close)
     return drafter

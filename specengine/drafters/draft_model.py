@@ -6,7 +6,10 @@ Source: Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
+
+import torch
 
 from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache, Slot
@@ -15,6 +18,8 @@ from specengine.errors import ModelsIncompatible, SettingsInvalid
 from specengine.models.registry import ModelEntry
 from specengine.models.target import Target
 from specengine.models.tokenizer import Tokenizer
+from specengine.noise import Stream, draw
+from specengine.sampling import GREEDY, Behind, Sampling, choose, probabilities, processed
 
 CATCH_UP_ROWS: Final = 32
 """Tokens that the draft model reads in one pass."""
@@ -30,9 +35,9 @@ class ModelDrafts:
         self._end_ids = end_ids
         self._prefixes = PrefixCache(lambda: KVCache(model.kv_shape, capacity), num_slots)
 
-    def start(self, prompt_ids: Sequence[int]) -> ModelDrafter:
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> ModelDrafter:
         """Return a drafter on a slot of the draft model's own cache."""
-        return ModelDrafter(self._model, self._end_ids, self._prefixes, prompt_ids)
+        return ModelDrafter(self._model, self._end_ids, self._prefixes, prompt_ids, sampling)
 
 
 class ModelDrafter:
@@ -44,8 +49,13 @@ class ModelDrafter:
         end_ids: frozenset[int],
         prefixes: PrefixCache,
         prompt_ids: Sequence[int],
+        sampling: Sampling,
     ) -> None:
         self._model = model
+        # What penalties would change is left to the target.
+        self._sampling = replace(
+            sampling, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0
+        )
         self._end_ids = end_ids
         self._prefixes = prefixes
         self._slot: Slot = prefixes.lease(prompt_ids)
@@ -53,11 +63,15 @@ class ModelDrafter:
         """Tokens whose rows the cache holds, drafted ones among them."""
         self._drafted: list[int] = []
         """What there is of the draft that is being made."""
+        self._laws: list[torch.Tensor] = []
+        """What its tokens were drawn from, if the target's verdict asks for it."""
         self._base_len = 0
         """Length of the text that it continues."""
 
     def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
-        """Return the draft model's greedy continuation, ended by an end token at the latest.
+        """Return how the draft model goes on, ended by an end token at the latest.
+
+        It chooses as the target will: greedily, with the same noise, or by a draw of its own.
 
         A pass reads a piece of what it has not read yet, or drafts one token.
         """
@@ -66,15 +80,16 @@ class ModelDrafter:
             return NOTHING
         if not self._drafted or len(token_ids) != self._base_len:
             self._rewind(token_ids)
-            self._drafted, self._base_len = [], len(token_ids)
+            self._drafted, self._laws, self._base_len = [], [], len(token_ids)
         pending = self._drafted[-1:] or list(token_ids[len(self._known) :])
         if len(pending) > CATCH_UP_ROWS:
             self._forward(pending[:CATCH_UP_ROWS], num_logits=0)
             return None
-        self._drafted.append(self._forward(pending, num_logits=1))
+        self._drafted.append(self._choose(self._forward(pending, num_logits=1)))
         if len(self._drafted) < max_tokens and self._drafted[-1] not in self._end_ids:
             return None
-        draft, self._drafted = Draft.chain(self._drafted, ModelDrafts.name), []
+        draft = Draft.chain(self._drafted, ModelDrafts.name, self._laws)
+        self._drafted, self._laws = [], []
         return draft
 
     def close(self) -> None:
@@ -88,10 +103,19 @@ class ModelDrafter:
         del self._known[length:]
         self._slot.cache.truncate(length)
 
-    def _forward(self, token_ids: list[int], *, num_logits: int) -> int:
+    def _forward(self, token_ids: list[int], *, num_logits: int) -> torch.Tensor:
         logits = self._model.forward(token_ids, self._slot.cache, num_logits=num_logits)
         self._known += token_ids
-        return int(logits[-1].argmax()) if num_logits else -1
+        return logits
+
+    def _choose(self, logits: torch.Tensor) -> int:
+        sampling, position = self._sampling, self._base_len + len(self._drafted)
+        rows = processed(logits, [Behind((), ())], sampling)
+        if sampling.method == "seeded" or sampling.is_greedy:
+            return choose(rows, [position], sampling)[0]
+        law = probabilities(rows, sampling)[0]
+        self._laws.append(law)
+        return draw(law, sampling.seed, position, Stream.PROPOSAL, turn=self._base_len)
 
 
 def partner_of(target: ModelEntry, chosen: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specengine.draft import NOTHING, Draft
+from specengine.sampling import GREEDY, Sampling
 
 
 class NoDrafts:
@@ -12,7 +13,7 @@ class NoDrafts:
 
     name = "none"
 
-    def start(self, prompt_ids: Sequence[int]) -> NoDrafts:
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> NoDrafts:
         """Return itself."""
         return self
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from specengine.draft import NOTHING, Draft
+from specengine.sampling import GREEDY, Sampling
 
 RUN_LENS: Final = (4, 2, 1)
 """Lengths of indexed runs, longest first."""
@@ -29,7 +30,7 @@ class SuffixDrafts:
 
     name = "suffix"
 
-    def start(self, prompt_ids: Sequence[int]) -> SuffixDrafter:
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> SuffixDrafter:
         """Return a drafter whose index holds the prompt at the first proposal."""
         return SuffixDrafter()
 

@@ -11,6 +11,7 @@ Source: the joining of tiles by their log-sum-exp is Dao 2023, arXiv 2307.08691,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -59,6 +60,44 @@ def attend(
     unfolded = joined.view(num_blocks, num_kv_heads, groups, ROW_BLOCK, head_dim)
     unfolded = unfolded.permute(0, 3, 1, 2, 4).reshape(num_rows, num_heads * head_dim)
     return unfolded.to(queries.dtype)
+
+
+def attend_tree(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    start: int,
+    paths: Sequence[Sequence[int]],
+) -> torch.Tensor:
+    """Return the attention of rows that see, from position ``start`` on, their own path only.
+
+    For each row the keys and values of its path are laid as they would lie without the tree, and
+    attention is as for the row at that position: the same bits as in plain decoding.
+
+    Shapes:  as for ``attend``; a path has the numbers of rows, counted from ``start``.
+    """
+    result = torch.zeros(queries.shape[0], queries.shape[1] * queries.shape[2])
+    result = result.to(queries.device, queries.dtype)
+    for row, path in enumerate(paths):
+        position = start + len(path) - 1
+        block, at = divmod(len(path) - 1, ROW_BLOCK)
+        num_tiles = position // TILE + 1
+        own_keys, own_values = (_laid(each, num_tiles, start, path) for each in (keys, values))
+        own_mask = mask[:num_tiles, block : block + 1]
+        own_queries = torch.zeros_like(queries[:ROW_BLOCK])
+        own_queries[at] = queries[row]
+        result[row] = attend(own_queries, own_keys, own_values, own_mask)[at]
+    return result
+
+
+def _laid(tiles: torch.Tensor, num_tiles: int, start: int, path: Sequence[int]) -> torch.Tensor:
+    """Return the first tiles [tiles, KV, TILE, D] with the rows of a path from ``start`` on."""
+    laid = tiles[:num_tiles].clone()
+    for at, row in enumerate(path):
+        new, old = divmod(start + at, TILE), divmod(start + row, TILE)
+        laid[new[0], :, new[1]] = tiles[old[0], :, old[1]]
+    return laid
 
 
 def _attend_blocks(

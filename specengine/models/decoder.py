@@ -16,10 +16,10 @@ import torch.nn.functional as F
 
 from specengine.cache.kv_cache import KVCache, KVShape
 from specengine.models.architecture import Architecture, rope_frequencies
-from specengine.models.attention import attend, visibility
+from specengine.models.attention import attend, attend_tree, visibility
 from specengine.models.linear import ROW_BLOCK
 from specengine.models.rowwise import rotate, silu
-from specengine.models.target import PROMPT_ROWS
+from specengine.models.target import PROMPT_ROWS, Tree
 from specengine.models.weights import Layer, Product, Weights
 
 
@@ -32,6 +32,7 @@ class Pass:
     """Rows that are real; the others are padding."""
     rotation: torch.Tensor
     mask: torch.Tensor
+    tree: Tree | None = None
 
 
 class Decoder:
@@ -67,7 +68,9 @@ class Decoder:
         )
 
     @torch.inference_mode()
-    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+    def forward(
+        self, token_ids: list[int], cache: KVCache, *, num_logits: int, tree: Tree | None = None
+    ) -> torch.Tensor:
         """Append tokens to the cache and return the logits of the last ``num_logits`` of them.
 
         Shapes:  result [num_logits, V], float32; row i scores the token after that position.
@@ -78,7 +81,9 @@ class Decoder:
         padded = token_ids + [0] * (-num_rows % ROW_BLOCK)
         hidden = self.weights.embedding[torch.tensor(padded, device=self.device)].float()
         rotation, mask = self._rotation(start, len(padded)), self._mask(start, len(padded))
-        shared = Pass(cache, num_rows, rotation, mask)
+        if tree is not None:
+            rotation[:num_rows] = rotation[tree.depths]
+        shared = Pass(cache, num_rows, rotation, mask, tree)
         for index, layer in enumerate(self.weights.layers):
             hidden.add_(self.attention(layer, index, hidden, shared))
             hidden.add_(self._mlp(layer, hidden))
@@ -92,6 +97,9 @@ class Decoder:
         queries, keys, values = self.project(layer, hidden, shared.rotation)
         shared.cache.write(index, keys[: shared.num_rows], values[: shared.num_rows])
         tiles = shared.cache.tiles(index, shared.mask.shape[0])
+        if shared.tree is not None:
+            start = shared.cache.length
+            return layer.output(attend_tree(queries, *tiles, shared.mask, start, shared.tree.paths))
         return layer.output(attend(queries, *tiles, shared.mask))
 
     def project(

@@ -12,6 +12,7 @@ on here: unlike on the CPU, a row of another width may round differently in bflo
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from specengine.models.architecture import Architecture
 from specengine.models.attention import HIDDEN
 from specengine.models.decoder import Decoder
 from specengine.models.linear import ROW_BLOCK
+from specengine.models.target import Tree
 from specengine.models.weights import Product, Weights
 
 PROMPT_ROWS: Final = 256
@@ -43,20 +45,42 @@ Recorder = Callable[[Replay], Replay]
 class Inputs:
     """What differs between passes, in one tensor of the device, and views of it.
 
-    Shapes:  token_ids [rows], start [1], scored [step_rows]: the rows whose logits are wanted.
+    Shapes:  token_ids [rows], start [1], scored [step_rows]: the rows whose logits are wanted;
+        depths [rows]: how far each stands behind ``start``; seen [rows, rows]: 1 where a row sees
+        another one of the pass.
     """
 
     all: torch.Tensor
     token_ids: torch.Tensor
     start: torch.Tensor
     scored: torch.Tensor
+    depths: torch.Tensor
+    seen: torch.Tensor
 
     @classmethod
     def allocate(cls, num_rows: int, num_scored: int, device: torch.device) -> Inputs:
         """Return inputs for passes of one width."""
-        everything = torch.zeros(num_rows + 1 + num_scored, dtype=torch.long, device=device)
-        token_ids, start = everything[:num_rows], everything[num_rows : num_rows + 1]
-        return cls(everything, token_ids, start, everything[num_rows + 1 :])
+        sizes = (num_rows, 1, num_scored, num_rows, num_rows * num_rows)
+        everything = torch.zeros(sum(sizes), dtype=torch.long, device=device)
+        ends = list(itertools.accumulate(sizes))
+        token_ids, start, scored, depths, seen = (
+            everything[end - size : end] for size, end in zip(sizes, ends, strict=True)
+        )
+        return cls(everything, token_ids, start, scored, depths, seen.view(num_rows, num_rows))
+
+    def set(self, token_ids: list[int], start: int, num_logits: int, tree: Tree | None) -> None:
+        """Send a pass's values to the device; rows that are not needed are padding."""
+        num_rows, width = len(token_ids), len(self.token_ids)
+        depths = list(range(width))
+        seen = torch.ones(width, width, dtype=torch.long).tril_()
+        if tree is not None:
+            depths[:num_rows] = tree.depths
+            seen[:num_rows] = 0
+            for row, path in enumerate(tree.paths):
+                seen[row, list(path)] = 1
+        scored = _padded(range(num_rows - num_logits, num_rows), len(self.scored))
+        values = [*_padded(token_ids, width), start, *scored, *depths]
+        self.all.copy_(torch.cat((torch.tensor(values), seen.flatten())))
 
 
 class GraphDecoder(Decoder):
@@ -104,7 +128,9 @@ class GraphDecoder(Decoder):
         )
 
     @torch.inference_mode()
-    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+    def forward(
+        self, token_ids: list[int], cache: KVCache, *, num_logits: int, tree: Tree | None = None
+    ) -> torch.Tensor:
         """Append tokens to the cache and return the logits of the last ``num_logits`` of them.
 
         Shapes:  result [num_logits, V], float32; row i scores the token after that position.
@@ -113,22 +139,22 @@ class GraphDecoder(Decoder):
         assert 0 <= num_logits <= min(num_rows, self.step_rows), f"{num_logits} logits"
         first_scored = num_rows - num_logits
         while num_rows > PROMPT_ROWS and first_scored >= PROMPT_ROWS:
-            self._pass(token_ids[:PROMPT_ROWS], cache, 0)
+            self._pass(token_ids[:PROMPT_ROWS], cache, 0, None)
             token_ids = token_ids[PROMPT_ROWS:]
             num_rows, first_scored = num_rows - PROMPT_ROWS, first_scored - PROMPT_ROWS
         assert num_rows <= PROMPT_ROWS, f"{num_logits} logits of {num_rows} rows"
-        self._pass(token_ids, cache, num_logits)
+        self._pass(token_ids, cache, num_logits, tree)
         return self._logits_out[:num_logits].clone()
 
-    def _pass(self, token_ids: list[int], cache: KVCache, num_logits: int) -> None:
+    def _pass(
+        self, token_ids: list[int], cache: KVCache, num_logits: int, tree: Tree | None
+    ) -> None:
         num_rows = len(token_ids)
         assert cache.length + num_rows <= cache.capacity
         width = self.step_rows if num_rows <= self.step_rows else PROMPT_ROWS
-        window = self._window(cache, cache.length + num_rows)
+        window = self._window(cache, cache.length + width)
         self._know_turns(cache)
-        scored = range(num_rows - num_logits, num_rows)
-        values = [*_padded(token_ids, width), cache.length, *_padded(scored, self.step_rows)]
-        self._inputs[width].all.copy_(torch.tensor(values))
+        self._inputs[width].set(token_ids, cache.length, num_logits, tree)
         passes = self._recorded.setdefault(cache, {})
         if (width, window) not in passes:
             # The cache owns the pass, so the pass must not own the cache.
@@ -140,13 +166,13 @@ class GraphDecoder(Decoder):
     def _run(self, cache: KVCache, width: int, window: int) -> None:
         """Do one pass, on tensors that stay where they are."""
         inputs = self._inputs[width]
-        positions = inputs.start + torch.arange(width, device=self.device)
-        rotation = self._turns[positions]
-        mask = self._window_mask(positions, window)
+        places = inputs.start + torch.arange(width, device=self.device)
+        rotation = self._turns[inputs.start + inputs.depths]
+        mask = self._window_mask(inputs, places, window)
         hidden = self.weights.embedding[inputs.token_ids].float()
         for index, layer in enumerate(self.weights.layers):
             queries, keys, values = self.project(layer, hidden, rotation)
-            cache.write_at(index, positions, keys, values)
+            cache.write_at(index, places, keys, values)
             tile_keys, tile_values = cache.tiles(index, 1)
             attended = _attend(queries, tile_keys[:, :, :window], tile_values[:, :, :window], mask)
             hidden.add_(layer.output(attended))
@@ -157,14 +183,15 @@ class GraphDecoder(Decoder):
         window = LEAST_WINDOW
         while window < length:
             window *= 2
-        return min(window, cache.capacity)
+        return min(window, cache.capacity + PROMPT_ROWS)
 
-    def _window_mask(self, positions: torch.Tensor, window: int) -> torch.Tensor:
+    def _window_mask(self, inputs: Inputs, places: torch.Tensor, window: int) -> torch.Tensor:
         """Return the additive mask [1, 1, groups * rows, window]."""
         groups = self.architecture.num_heads // self.architecture.num_kv_heads
-        is_hidden = torch.arange(window, device=self.device) > positions[:, None]
-        mask = torch.zeros(is_hidden.shape, dtype=self.dtype, device=self.device)
-        return mask.masked_fill(is_hidden, HIDDEN).repeat(groups, 1)[None, None]
+        is_seen = torch.arange(window, device=self.device) < inputs.start
+        is_seen = is_seen.repeat(len(places), 1).index_copy_(1, places, inputs.seen.bool())
+        mask = torch.zeros(is_seen.shape, dtype=self.dtype, device=self.device)
+        return mask.masked_fill(~is_seen, HIDDEN).repeat(groups, 1)[None, None]
 
     def _know_turns(self, cache: KVCache) -> None:
         """Have the rotation of every position that a pass over this cache may have."""

@@ -16,7 +16,7 @@ import torch
 from specengine.cache.kv_cache import TILE, KVCache, KVShape
 from specengine.models.architecture import Architecture, rope_frequencies
 from specengine.models.limbs import to_integers
-from specengine.models.target import PROMPT_ROWS
+from specengine.models.target import PROMPT_ROWS, Tree
 from specengine.models.weights import Layer, Weights
 from specengine.native.build import Kernel
 
@@ -87,6 +87,8 @@ class _Pass(ctypes.Structure):
         ("row_scales", ctypes.c_void_p),
         ("limb_sums", ctypes.c_void_p),
         ("scores", ctypes.c_void_p),
+        ("depths", ctypes.c_void_p),
+        ("paths", ctypes.c_void_p),
         ("logits", ctypes.c_void_p),
         ("model", ctypes.POINTER(_Model)),
         ("arrived", ctypes.c_int32),
@@ -219,23 +221,28 @@ class IntegerDecoder:
         )
 
     @torch.inference_mode()
-    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+    def forward(
+        self, token_ids: list[int], cache: KVCache, *, num_logits: int, tree: Tree | None = None
+    ) -> torch.Tensor:
         """Append tokens to the cache and return the logits of the last ``num_logits`` of them.
 
         Shapes:  result [num_logits, V], float32; row i scores the token after that position.
         """
         num_rows = len(token_ids)
         assert 0 <= num_logits <= num_rows, f"{num_logits} logits of {num_rows} rows"
+        assert tree is None or num_rows <= MAX_ROWS, f"a tree of {num_rows} rows"
         logits = torch.empty(num_logits, self.vocab_size)
         first_scored = num_rows - num_logits
         for start in range(0, num_rows, MAX_ROWS):
             part = token_ids[start : start + MAX_ROWS]
             end = start + len(part)
             scored = max(0, end - max(start, first_scored))
-            self._pass(part, cache, logits[end - scored - first_scored :][:scored])
+            self._pass(part, cache, logits[end - scored - first_scored :][:scored], tree)
         return logits
 
-    def _pass(self, token_ids: list[int], cache: KVCache, logits: torch.Tensor) -> None:
+    def _pass(
+        self, token_ids: list[int], cache: KVCache, logits: torch.Tensor, tree: Tree | None
+    ) -> None:
         num_rows, start, scratch = len(token_ids), cache.length, self._scratch
         assert start + num_rows <= cache.capacity
         scratch.hidden[:num_rows] = self.weights.embedding[torch.tensor(token_ids)]
@@ -246,6 +253,7 @@ class IntegerDecoder:
         if scratch.scores.numel() < num_scores:
             scratch.scores = torch.empty(num_scores)
         keys, values = cache.pointers
+        depths, paths = _tree_arrays(tree)
         half_bytes = self._cosines.shape[1] * self._cosines.itemsize
         native = _Pass(
             num_rows,
@@ -264,6 +272,8 @@ class IntegerDecoder:
             scratch.row_scales.data_ptr(),
             scratch.limb_sums.data_ptr(),
             scratch.scores.data_ptr(),
+            None if depths is None else depths.data_ptr(),
+            None if paths is None else paths.data_ptr(),
             logits.data_ptr(),
             ctypes.pointer(self._model),
             0,
@@ -317,6 +327,14 @@ class IntegerDecoder:
             cosines.append(angles.cos().float())
             sines.append(angles.sin().float())
         self._cosines, self._sines = torch.cat(cosines), torch.cat(sines)
+
+
+def _tree_arrays(tree: Tree | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return each row's depth, and its path padded to ``MAX_ROWS``, for the native pass."""
+    if tree is None:
+        return None, None
+    paths = [(*path, *([0] * (MAX_ROWS - len(path)))) for path in tree.paths]
+    return torch.tensor(tree.depths, dtype=torch.int32), torch.tensor(paths, dtype=torch.int32)
 
 
 def _native_layer(layer: Layer[IntegerMatrix]) -> _Layer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import torch
@@ -11,6 +13,30 @@ from specengine.models.architecture import Architecture
 
 PROMPT_ROWS: Final = 32
 """Prompt tokens of one pass on a CPU."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Which rows of a pass a row comes behind."""
+
+    paths: tuple[tuple[int, ...], ...]
+    """For each row the rows from the first one down to itself."""
+
+    @classmethod
+    def behind(cls, num_pending: int, parents: Sequence[int]) -> Tree:
+        """Return the tree of rows that follow each other, and of nodes behind the last of them.
+
+        ``parents`` are, for each node, the node that it continues, or -1 for that last row.
+        """
+        paths = [tuple(range(row + 1)) for row in range(num_pending)]
+        for node, parent in enumerate(parents):
+            paths.append((*paths[num_pending + parent], num_pending + node))
+        return cls(tuple(paths))
+
+    @property
+    def depths(self) -> list[int]:
+        """Return how far each row stands behind the cache."""
+        return [len(path) - 1 for path in self.paths]
 
 
 class Target(Protocol):
@@ -45,8 +71,19 @@ class Target(Protocol):
         """Return what a cache for it must look like."""
         ...
 
-    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+    def forward(
+        self,
+        token_ids: list[int],
+        cache: KVCache,
+        *,
+        num_logits: int,
+        tree: Tree | None = None,
+    ) -> torch.Tensor:
         """Append tokens to the cache and return the logits of the last ``num_logits`` of them.
+
+        With a tree its rows stand behind what the cache holds, each at its depth, and see no others
+        of the tree than those on their path. All are stored one after the other; ``KVCache.keep``
+        makes a path of them contiguous.
 
         Shapes:  result [num_logits, V], float32; row i scores the token after that position.
         """

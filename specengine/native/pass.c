@@ -60,6 +60,8 @@ typedef struct {
   float *row_scales;         /* [MAX_ROWS] */
   int32_t *limb_sums;        /* [MAX_BLOCKS][16], of each row of limbs */
   float *scores;             /* [threads][QUERIES][num_tiles x TILE] */
+  const int32_t *depths;     /* [rows] of a tree, or NULL: how far behind `start` each row stands */
+  const int32_t (*paths)[MAX_ROWS]; /* [rows] of a tree, or NULL: the rows down to each, itself last */
   float *logits;             /* [num_logits][vocab] */
   const Model *model;
   _Atomic int32_t arrived, generation;
@@ -354,6 +356,9 @@ static void rotate(float *head, int dim, const float *cosines, const float *sine
   }
 }
 
+/* Rows are stored one after the other; in a tree several stand at one position. */
+static inline int depth_of(const Pass *p, int row) { return p->depths ? p->depths[row] : row; }
+
 static void place(Pass *p, int thread, int layer) {
   const Model *m = p->model;
   const Layer *l = m->layers + layer;
@@ -361,7 +366,8 @@ static void place(Pass *p, int thread, int layer) {
   for (int task = thread; task < p->num_rows * (queries + kv); task += p->num_threads) {
     int row = task / (queries + kv), head = task % (queries + kv);
     float *x = p->wide + (size_t)row * width + head * dim;
-    rotate(x, dim, p->cosines + row * dim / 2, p->sines + row * dim / 2,
+    int depth = depth_of(p, row);
+    rotate(x, dim, p->cosines + depth * dim / 2, p->sines + depth * dim / 2,
            head < queries ? l->query_norm : l->key_norm, m->eps);
     if (head < queries) continue;
     int at = p->start + row, tile = at / TILE, offset = at % TILE;
@@ -380,6 +386,8 @@ enum { QUERIES = 4, PART = 4 };
 typedef struct {
   int last;                  /* of the positions that any query sees */
   int lasts[QUERIES];
+  int start;                 /* of the pass */
+  const int32_t *path;       /* of a tree: where the keys from `start` on are stored, or NULL */
   const float *queries[QUERIES];
   float *scores[QUERIES];    /* [tiles x TILE] */
   float *targets[QUERIES];
@@ -387,18 +395,32 @@ typedef struct {
   size_t tile_stride;
 } Attention;
 
-static inline int positions_in(const Attention *a, int tile) {
-  int num = a->last - tile * TILE + 1;
+static inline int positions_in(int last, int tile) {
+  int num = last - tile * TILE + 1;
   return num < TILE ? num : TILE;
+}
+
+/* Scores of a tree's row come in the order of storage; bring those of its path into its order. */
+static void follow_path(const Attention *a, vec largest[QUERIES]) {
+  int num = a->last - a->start + 1;
+  for (int q = 0; q < QUERIES; q++) {
+    float own[MAX_ROWS];
+    for (int i = 0; i < num; i++) own[i] = a->scores[q][a->start + a->path[i]];
+    for (int i = 0; i < num; i++) {
+      a->scores[q][a->start + i] = own[i];
+      largest[q] = vmax(largest[q], splat(own[i]));
+    }
+  }
 }
 
 /* Scores of all queries and the largest of each. */
 static void score(const Attention *a, int dim, vec largest[QUERIES]) {
   float scale = 1.0f / sqrtf((float)dim);
+  int stored = a->path ? a->start + a->path[a->last - a->start] : a->last;
   for (int q = 0; q < QUERIES; q++) largest[q] = splat(-INFINITY);
-  for (int tile = 0; tile <= a->last / TILE; tile++) {
+  for (int tile = 0; tile <= stored / TILE; tile++) {
     const uint16_t *keys = a->keys + tile * a->tile_stride;
-    int num = positions_in(a, tile);
+    int num = positions_in(stored, tile);
     for (int at = 0; at < num; at += PART * LANES) {
       vec sums[QUERIES][PART] = {};
       for (int d = 0; d < dim; d++)
@@ -408,13 +430,14 @@ static void score(const Attention *a, int dim, vec largest[QUERIES]) {
         }
       for (int q = 0; q < QUERIES; q++)
         for (int i = 0; i < PART; i++) {
-          int first = tile * TILE + at + i * LANES;
-          vec s = first_lanes(sums[q][i] * scale, a->lasts[q] + 1 - first, -INFINITY);
-          largest[q] = vmax(largest[q], s);
+          int first = tile * TILE + at + i * LANES, end = a->path ? a->start : a->lasts[q] + 1;
+          vec s = sums[q][i] * scale;
+          largest[q] = vmax(largest[q], first_lanes(s, end - first, -INFINITY));
           *(vecu *)(a->scores[q] + first) = s;
         }
     }
   }
+  if (a->path) follow_path(a, largest);
 }
 
 /* Turn the scores of a query into weights, zero where it sees nothing; return one over their sum. */
@@ -422,7 +445,7 @@ static float weigh(const Attention *a, int q, vec largest) {
   vec most = splat(lane_max(largest)), total = {};
   for (int at = 0; at <= a->last; at += LANES) {
     vec w = exponential(*(vecu *)(a->scores[q] + at) - most);
-    w = first_lanes(w, a->lasts[q] + 1 - at, 0.0f);
+    w = first_lanes(w, a->lasts[q] + 1 - at, 0.0f); /* what lies behind may be anything */
     total += w;
     *(vecu *)(a->scores[q] + at) = w;
   }
@@ -433,13 +456,16 @@ static float weigh(const Attention *a, int q, vec largest) {
 static inline void gather(const Attention *a, int dim, int d, int num, const float norms[QUERIES]) {
   vec sums[QUERIES][PART] = {};
   for (int tile = 0; tile <= a->last / TILE; tile++) {
-    const uint16_t *values = a->values + tile * a->tile_stride + d;
-    for (int at = 0; at < positions_in(a, tile); at++)
+    for (int at = 0; at < positions_in(a->last, tile); at++) {
+      int position = tile * TILE + at, slot = position;
+      if (a->path && position >= a->start) slot = a->start + a->path[position - a->start];
+      const uint16_t *values = a->values + slot / TILE * a->tile_stride + (size_t)(slot % TILE) * dim + d;
       for (int i = 0; i < num; i++) {
-        vec value = widened(values + (size_t)at * dim + i * LANES);
+        vec value = widened(values + i * LANES);
         for (int q = 0; q < QUERIES; q++)
-          sums[q][i] = fuse(splat(a->scores[q][tile * TILE + at]), value, sums[q][i]);
+          sums[q][i] = fuse(splat(a->scores[q][position]), value, sums[q][i]);
       }
+    }
   }
   for (int q = 0; q < QUERIES; q++)
     for (int i = 0; i < num; i++) *(vecu *)(a->targets[q] + d + i * LANES) = sums[q][i] * norms[q];
@@ -450,17 +476,19 @@ static inline void gather(const Attention *a, int dim, int d, int num, const flo
 static void attend(Pass *p, int thread, int layer) {
   const Model *m = p->model;
   int dim = m->head_dim, kv = m->num_kv_heads, group = m->num_heads / kv;
-  int width = (m->num_heads + 2 * kv) * dim, num = p->num_rows * group;
-  int num_groups = (num + QUERIES - 1) / QUERIES;
-  for (int task = thread; task < kv * num_groups; task += p->num_threads) {
-    int shared = task / num_groups, first = task % num_groups * QUERIES;
+  /* In a tree each row sees other keys: its heads are groups of their own. */
+  int num_sets = p->paths ? p->num_rows : 1, num = p->num_rows * group / num_sets;
+  int width = (m->num_heads + 2 * kv) * dim, num_groups = (num + QUERIES - 1) / QUERIES;
+  for (int task = thread; task < num_sets * kv * num_groups; task += p->num_threads) {
+    int set = task / (kv * num_groups), shared = task / num_groups % kv;
+    int first = task % num_groups * QUERIES;
     size_t base = ((size_t)layer * p->num_tiles * kv + shared) * TILE * dim;
-    Attention a = {.keys = p->keys + base, .values = p->values + base,
-                   .tile_stride = (size_t)kv * TILE * dim};
+    Attention a = {.keys = p->keys + base, .values = p->values + base, .start = p->start,
+                   .tile_stride = (size_t)kv * TILE * dim, .path = p->paths ? p->paths[set] : NULL};
     for (int q = 0; q < QUERIES; q++) {
       int at = first + q < num ? first + q : num - 1; /* a group that is not full repeats the last */
-      int row = at / group, head = shared * group + at % group;
-      a.last = a.lasts[q] = p->start + row;
+      int row = set + at / group, head = shared * group + at % group;
+      a.last = a.lasts[q] = p->start + depth_of(p, row);
       a.queries[q] = p->wide + (size_t)row * width + head * dim;
       a.scores[q] = p->scores + ((size_t)thread * QUERIES + q) * p->num_tiles * TILE;
       a.targets[q] = p->attended + ((size_t)row * m->num_heads + head) * dim;

@@ -23,6 +23,7 @@ from specengine.errors import (
     RequestInvalid,
 )
 from specengine.models.decoder import Decoder
+from specengine.models.target import Tree
 from specengine.protocol import CancelCause, Complete, EngineState, StopReason
 from specengine.scheduler import Job, Key, Outcome
 from specengine.settings import EngineSettings
@@ -294,11 +295,13 @@ class GatedDecoder(Decoder):
         self.passes: list[list[int]] = []
         """First tokens of each pass."""
 
-    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+    def forward(
+        self, token_ids: list[int], cache: KVCache, *, num_logits: int, tree: Tree | None = None
+    ) -> torch.Tensor:
         self.passes.append(token_ids[:2])
         self.entered.release()
         assert self.gate.acquire(timeout=WAIT_S)
-        return super().forward(token_ids, cache, num_logits=num_logits)
+        return super().forward(token_ids, cache, num_logits=num_logits, tree=tree)
 
 
 @pytest.fixture

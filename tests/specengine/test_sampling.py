@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from specengine.sampling import Sampling, choose
+from specengine.sampling import Behind, Sampling, choose, probabilities, processed
 
 SAMPLED = Sampling(temperature=0.8, seed=11)
 
@@ -20,7 +20,8 @@ def choices(
 ) -> list[int]:
     ids = None if allowed is None else torch.tensor(allowed)
     num_rows = logits.shape[0]
-    return choose(logits, list(range(start, start + num_rows)), [ids] * num_rows, sampling)
+    rows = processed(logits, [Behind((), (), ids)] * num_rows, sampling)
+    return choose(rows, list(range(start, start + num_rows)), sampling)
 
 
 def test_greedy_takes_the_highest_logit() -> None:
@@ -55,7 +56,8 @@ def test_forced_row_takes_the_best_allowed_id(sampling: Sampling) -> None:
 def test_each_row_has_its_own_allowed_ids() -> None:
     logits = torch.tensor([[9.0, 1.0, 2.0]] * 3)
     allowed = [None, torch.tensor([1, 2]), torch.tensor([1])]
-    assert choose(logits, [0, 1, 2], allowed, Sampling()) == [0, 2, 1]
+    rows = processed(logits, [Behind((), (), ids) for ids in allowed], Sampling())
+    assert choose(rows, [0, 1, 2], Sampling()) == [0, 2, 1]
 
 
 def test_sampled_choice_is_the_same_alone_and_among_others() -> None:
@@ -121,3 +123,80 @@ def test_high_temperature_becomes_uniform() -> None:
     logits = random_logits(2000, vocab_size=4)
     counted = torch.bincount(torch.tensor(choices(logits, Sampling(1e4, seed=1))), minlength=4)
     assert int(counted.min()) > 500 - 5 * math.sqrt(2000 * 0.25 * 0.75)
+
+
+def kept(logits: torch.Tensor, sampling: Sampling, behind: Behind | None = None) -> list[int]:
+    """Return the ids that may be drawn."""
+    (row,) = processed(logits[None], [behind or Behind((), ())], sampling)
+    return torch.isfinite(row).nonzero()[:, 0].tolist()
+
+
+def test_wishes_at_their_defaults_leave_the_logits_as_they_are() -> None:
+    logits = random_logits(3)
+    assert processed(logits, [Behind((1,), (2,))] * 3, SAMPLED) is logits
+
+
+@pytest.mark.parametrize(
+    ("top_k", "ids"), [(1, [2]), (2, [2, 3]), (3, [0, 2, 3]), (9, [0, 1, 2, 3])]
+)
+def test_top_k_keeps_the_likeliest(top_k: int, ids: list[int]) -> None:
+    logits = torch.tensor([1.0, 0.0, 4.0, 2.0])
+    assert kept(logits, Sampling(temperature=1, top_k=top_k)) == ids
+
+
+def test_among_equals_the_lowest_ids_stay() -> None:
+    assert kept(torch.zeros(6), Sampling(temperature=1, top_k=2)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("top_p", "ids"), [(0.5, [2]), (0.61, [2, 3]), (0.89, [2, 3]), (0.91, [0, 2, 3])]
+)
+def test_top_p_keeps_what_reaches_the_share(top_p: float, ids: list[int]) -> None:
+    logits = torch.tensor([0.1, 0.001, 0.6, 0.299]).log()
+    assert kept(logits, Sampling(temperature=1, top_p=top_p)) == ids
+
+
+def test_min_p_is_a_share_of_the_likeliest() -> None:
+    logits = torch.tensor([0.2, 0.1, 0.6, 0.1]).log()
+    assert kept(logits, Sampling(temperature=1, min_p=0.3)) == [0, 2]
+
+
+def test_limits_see_the_temperature_and_one_token_always_stays() -> None:
+    logits = torch.tensor([0.0, 1.0])
+    assert kept(logits, Sampling(temperature=0.1, min_p=0.5)) == [1]
+    assert kept(logits, Sampling(temperature=10, min_p=0.5)) == [0, 1]
+    assert kept(logits, Sampling(temperature=1, top_p=0.0, min_p=1.0)) == [1]
+
+
+def test_what_is_limited_is_drawn_from_what_is_left() -> None:
+    sampling = Sampling(temperature=1, top_k=2)
+    rows = processed(torch.tensor([[0.0, 3.0, 2.0]]), [Behind((), ())], sampling)
+    assert probabilities(rows, sampling)[0].tolist() == pytest.approx([0, 0.7311, 0.2689], abs=1e-4)
+
+
+def test_a_greedy_choice_has_all_the_probability() -> None:
+    assert probabilities(torch.tensor([[0.0, 3.0, 2.0]]), Sampling())[0].tolist() == [0, 1, 0]
+
+
+def penalized(sampling: Sampling, prompt: tuple[int, ...], text: tuple[int, ...]) -> list[float]:
+    logits = torch.tensor([[2.0, -2.0, 1.0, 0.5]])
+    return processed(logits, [Behind(prompt, text)], sampling)[0].tolist()
+
+
+def test_a_repetition_penalty_counts_prompt_and_text_once() -> None:
+    assert penalized(Sampling(repetition_penalty=2), (0,), (1, 1)) == [1.0, -4.0, 1.0, 0.5]
+
+
+def test_presence_and_frequency_penalties_count_the_text_only() -> None:
+    assert penalized(Sampling(presence_penalty=0.5), (0, 3), (1, 1)) == [2.0, -2.5, 1.0, 0.5]
+    assert penalized(Sampling(frequency_penalty=0.5), (0, 3), (1, 1)) == [2.0, -3.0, 1.0, 0.5]
+
+
+def test_a_bias_is_added_to_its_tokens() -> None:
+    assert penalized(Sampling(logit_bias=((1, 9.0), (2, -1.0))), (), ()) == [2.0, 7.0, 0.0, 0.5]
+
+
+def test_wishes_do_not_change_the_logits_they_are_given() -> None:
+    logits = torch.tensor([[2.0, -2.0]])
+    processed(logits, [Behind((0,), (1,))], Sampling(repetition_penalty=2, logit_bias=((0, 1.0),)))
+    assert logits.tolist() == [[2.0, -2.0]]

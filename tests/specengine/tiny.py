@@ -24,6 +24,7 @@ from specengine.models.decoder import Decoder
 from specengine.models.load import OnFraction
 from specengine.models.targets import Precision, decoder_from, load_target
 from specengine.models.tokenizer import Tokenizer
+from specengine.sampling import GREEDY, Sampling
 
 END, BEGIN = "<end>", "<begin>"
 FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = "<fim_prefix>", "<fim_suffix>", "<fim_middle>"
@@ -196,7 +197,7 @@ class ScriptedDrafts:
         self.started: list[ScriptedDrafter] = []
         self._script = script
 
-    def start(self, prompt_ids: Sequence[int]) -> ScriptedDrafter:
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> ScriptedDrafter:
         self.started.append(ScriptedDrafter(self._script, self.name))
         return self.started[-1]
 

@@ -7,22 +7,23 @@ import torch
 
 from specengine.cache.kv_cache import KVCache
 from specengine.decoding import loop
-from specengine.draft import NOTHING, ROOT, Draft
+from specengine.draft import NOTHING, ROOT, Draft, Verdict
 from specengine.models.target import PROMPT_ROWS
+from specengine.verify.match import match
 from tests.specengine.tiny import greedy, tiny_decoder
 
 PROMPT = [20, 30, 40, 50]
 
 
-def argmax(logits: torch.Tensor, draft: Draft) -> list[int]:
+def by_argmax(logits: torch.Tensor, draft: Draft) -> Verdict:
     assert logits.shape[0] == len(draft) + 1
-    return [int(row.argmax()) for row in logits]
+    return match(draft, [int(row.argmax()) for row in logits])
 
 
 def test_without_a_draft_one_token_is_committed() -> None:
     model, token_ids = tiny_decoder(), list(PROMPT)
     cache = KVCache(model.kv_shape, 64)
-    verdict = loop.step(model, cache, token_ids, NOTHING, argmax)
+    verdict = loop.step(model, cache, token_ids, NOTHING, by_argmax)
     assert verdict.accepted == ()
     assert token_ids == PROMPT + greedy(model, PROMPT, 1)
     assert cache.length == len(PROMPT)
@@ -34,7 +35,7 @@ def test_a_draft_is_accepted_as_far_as_it_is_right(num_right: int) -> None:
     truth = greedy(model, PROMPT, 8)
     drafted = truth[:num_right] + [(token_id + 1) % 256 for token_id in truth[num_right:7]]
     cache = KVCache(model.kv_shape, 64)
-    loop.step(model, cache, token_ids, Draft.chain(drafted, "test"), argmax)
+    loop.step(model, cache, token_ids, Draft.chain(drafted, "test"), by_argmax)
     assert token_ids == PROMPT + truth[: num_right + 1]
     assert cache.length == len(token_ids) - 1
 
@@ -46,7 +47,7 @@ def test_the_cache_after_steps_equals_that_of_the_committed_text() -> None:
     while len(token_ids) < 20:
         known = len(token_ids) - len(PROMPT)
         drafted = [*truth[known : known + 2], 7, 7]
-        loop.step(model, cache, token_ids, Draft.chain(drafted, "test"), argmax)
+        loop.step(model, cache, token_ids, Draft.chain(drafted, "test"), by_argmax)
     fresh = KVCache(model.kv_shape, 64)
     model.forward(token_ids[: cache.length], fresh, num_logits=0)
     for layer in range(2):
@@ -72,8 +73,18 @@ def test_behind_a_prompt_a_draft_gets_the_padding_only(num_pending: int, room: i
     assert loop.draft_room(num_pending, 7) == room
 
 
-def test_a_tree_is_refused_until_there_are_masks_for_it() -> None:
-    model = tiny_decoder()
-    fork = Draft((1, 2), (ROOT, ROOT), "test")
-    with pytest.raises(AssertionError, match="trees"):
-        loop.step(model, KVCache(model.kv_shape, 64), list(PROMPT), fork, argmax)
+def test_the_right_path_of_a_tree_is_accepted_and_kept() -> None:
+    model, token_ids = tiny_decoder(), list(PROMPT)
+    truth = greedy(model, PROMPT, 8)
+    cache = KVCache(model.kv_shape, 64)
+    while len(token_ids) < len(PROMPT) + 6:
+        known = len(token_ids) - len(PROMPT)
+        first, second = truth[known : known + 2]
+        # A wrong branch, the right token behind it, and behind that a wrong one and the right one.
+        fork = Draft((first + 1, first, 3, second), (ROOT, ROOT, 0, 1), "test")
+        verdict = loop.step(model, cache, token_ids, fork, by_argmax)
+        assert verdict.accepted == (1, 3)
+    assert token_ids == PROMPT + truth[: len(token_ids) - len(PROMPT)]
+    fresh = KVCache(model.kv_shape, 64)
+    model.forward(token_ids[: cache.length], fresh, num_logits=0)
+    assert torch.equal(cache.rows(1)[0], fresh.rows(1)[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,13 +15,14 @@ from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache
 from specengine.decoding.prompt import PromptLayout
 from specengine.decoding.session import Limits, Models, Session
+from specengine.draft import Draft
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.none import NoDrafts
 from specengine.drafters.suffix import SuffixDrafts
 from specengine.models.registry import ModelEntry
-from specengine.models.target import PROMPT_ROWS
+from specengine.models.target import PROMPT_ROWS, Tree
 from specengine.protocol import StopReason
-from specengine.sampling import Sampling
+from specengine.sampling import GREEDY, Sampling
 from tests.exact import adversaries
 from tests.specengine.tiny import END_ID, ScriptedDrafts, tiny_decoder, tiny_tokenizer
 
@@ -109,9 +111,19 @@ def plain_text(session: Session) -> list[int]:
     return [*session.prompt.token_ids, *session.written_ids]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_drafts_do_not_change_the_text(temperature: float) -> None:
-    sampling = Sampling(temperature, seed=3)
+WISHES = (
+    Sampling(),
+    Sampling(temperature=1.0, seed=3),
+    Sampling(temperature=1.2, seed=4, top_k=20, min_p=0.02),
+    Sampling(temperature=1.0, seed=5, top_p=0.8, repetition_penalty=1.3),
+    Sampling(repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3),
+    Sampling(temperature=0.7, seed=6, logit_bias=((65, 3.0), (66, -9.0)), frequency_penalty=0.5),
+)
+
+
+@pytest.mark.parametrize("sampling", WISHES)
+def test_drafts_do_not_change_the_text(sampling: Sampling) -> None:
+    """Every wish is applied at each drafted position as if it were the next."""
     plain = new_session(new_models(), sampling=sampling, max_tokens=60)
     expected = run(plain)
     truth = plain_text(plain)
@@ -127,6 +139,58 @@ def test_drafts_do_not_change_the_text(temperature: float) -> None:
         session = new_session(new_models(), source, sampling=sampling, max_tokens=60)
         assert run(session) == expected
         assert session.written_ids == plain.written_ids
+
+
+class RandomTrees:
+    """Drafts of random shape that hold the right token here and there."""
+
+    name = "trees"
+
+    def __init__(self, truth: list[int], seed: int) -> None:
+        self._truth, self._rng = truth, random.Random(seed)
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> RandomTrees:
+        return self
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        num, rng = self._rng.randrange(max_tokens + 1), self._rng
+        parents = [rng.randrange(-1, node) for node in range(num)]
+        ids: list[int] = []
+        depths: list[int] = []
+        for parent in parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+            right = self._truth[len(token_ids) + depths[-1] :][:1]
+            is_right = rng.random() < 0.6
+            ids.append(right[0] if right and is_right else rng.randrange(DECODER.vocab_size))
+        return Draft(tuple(ids), tuple(parents), self.name)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("sampling", WISHES)
+def test_trees_do_not_change_the_text(sampling: Sampling) -> None:
+    plain = new_session(new_models(), sampling=sampling, max_tokens=60)
+    expected = run(plain)
+    for seed in range(8):
+        source = RandomTrees(plain_text(plain), seed)
+        session = new_session(new_models(), source, sampling=sampling, max_tokens=60)
+        assert run(session) == expected
+        assert session.written_ids == plain.written_ids
+        assert 0 < session.counts.accepted < session.counts.drafted
+        assert session.counts.steps < plain.counts.steps
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rejection_needs_a_drafter_to_differ_from_what_it_draws_alone(seed: int) -> None:
+    """Without drafts every token is drawn from the target; with them a text is again one of its."""
+    sampling = Sampling(temperature=1.0, seed=seed, method="rejection")
+    texts = [
+        run(new_session(new_models(), source, sampling=sampling, max_tokens=30))
+        for source in (None, None, SuffixDrafts(), SuffixDrafts())
+    ]
+    assert texts[0] == texts[1]
+    assert texts[2] == texts[3]
 
 
 def test_right_drafts_save_passes() -> None:
@@ -201,7 +265,9 @@ class ScriptedTarget:
     def __init__(self, written: dict[int, int]) -> None:
         self._written = written
 
-    def forward(self, token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+    def forward(
+        self, token_ids: list[int], cache: KVCache, *, num_logits: int, tree: Tree | None = None
+    ) -> torch.Tensor:
         cache.advance(len(token_ids))
         logits = torch.zeros(num_logits, DECODER.vocab_size)
         for row in range(num_logits):

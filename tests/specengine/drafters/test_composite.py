@@ -6,6 +6,7 @@ import pytest
 
 from specengine.draft import NOTHING, Draft
 from specengine.drafters.composite import CompositeDrafts
+from specengine.sampling import GREEDY, Sampling
 from tests.specengine.tiny import ScriptedDrafter, ScriptedDrafts
 
 
@@ -43,7 +44,7 @@ class BadDrafts:
     def __init__(self, *, can_start: bool) -> None:
         self._can_start = can_start
 
-    def start(self, prompt_ids: Sequence[int]) -> StubbornDrafter:
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> StubbornDrafter:
         if not self._can_start:
             raise RuntimeError("cannot start")
         return StubbornDrafter([])
@@ -75,7 +76,7 @@ class ThinkingDrafter:
 class ThinkingDrafts:
     name = "thinking"
 
-    def start(self, prompt_ids: Sequence[int]) -> ThinkingDrafter:
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> ThinkingDrafter:
         return ThinkingDrafter()
 
 
