@@ -11,7 +11,7 @@ from typing import Final
 
 from specengine.errors import EngineUnavailable, RequestInvalid
 from specengine.launch import EngineCommand, Launcher
-from specengine.protocol import Complete, Done, EngineState, EngineStatus
+from specengine.protocol import Complete, Done, EngineState, EngineStatus, SamplingOptions
 
 _PLACE: Final = re.compile(r"(.+):([1-9]\d{0,8}):([1-9]\d{0,8})", re.ASCII | re.DOTALL)
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
@@ -90,8 +90,7 @@ async def complete_at(
             prefix=prefix,
             suffix=suffix,
             max_tokens=wishes.max_tokens,
-            temperature=wishes.temperature,
-            seed=wishes.seed,
+            sampling=SamplingOptions(temperature=wishes.temperature, seed=wishes.seed),
         )
         async for answer in client.complete(message):
             if isinstance(answer, Done):

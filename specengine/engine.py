@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import torch
 
 from specengine.cache.kv_cache import KVCache
@@ -49,6 +50,8 @@ RETRY_S: Final = 10.0
 """A request that comes so long after loading failed starts another attempt."""
 
 FETCH_SHARE: Final = 0.8
+MAX_STOP_STRINGS: Final = 16
+MAX_LOGPROBS: Final = 20
 """Share of the progress bar that fetching and converting take; reading the weights the rest."""
 
 
@@ -291,7 +294,7 @@ class Engine:
         limits = self._limits(message)
         prompt = self._layout.lay_out(message.prefix, message.suffix, heal=message.heal)
         source = self._request_source(message)
-        sampling = Sampling(message.temperature, message.seed)
+        sampling = self._sampling(message)
         return Session(
             models=self._models,
             prompt=prompt,
@@ -299,6 +302,7 @@ class Engine:
             drafter_name=source.name,
             sampling=sampling,
             limits=limits,
+            num_logprobs=message.logprobs,
         )
 
     def _request_source(self, message: Complete) -> DrafterSource:
@@ -313,9 +317,24 @@ class Engine:
             raise RequestInvalid(
                 f"max_tokens is {message.max_tokens}; allowed are 1 to {self.settings.max_tokens}."
             )
-        if not 0 <= message.temperature <= 10:
-            raise RequestInvalid(f"temperature is {message.temperature}; allowed are 0 to 10.")
-        return Limits(message.max_tokens, self.settings.num_draft_tokens)
+        if len(message.stop) > MAX_STOP_STRINGS or not all(message.stop):
+            raise RequestInvalid(
+                f"stop has {len(message.stop)} strings; allowed are {MAX_STOP_STRINGS} that are "
+                "not empty."
+            )
+        if message.logprobs is not None and not 0 <= message.logprobs <= MAX_LOGPROBS:
+            raise RequestInvalid(
+                f"logprobs is {message.logprobs}; allowed are 0 to {MAX_LOGPROBS}."
+            )
+        return Limits(message.max_tokens, self.settings.num_draft_tokens, message.stop)
+
+    def _sampling(self, message: Complete) -> Sampling:
+        assert self._models is not None
+        options = msgspec.structs.asdict(message.sampling)
+        options["logit_bias"] = tuple(message.sampling.logit_bias.items())
+        sampling = Sampling(**options)
+        sampling.check(self._models.vocab_size)
+        return sampling
 
 
 def _warm_up(decoder: Target, prefixes: PrefixCache) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import struct
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from specengine.errors import ProtocolError
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 """Both sides must have the same; a difference ends the connection with a clear message."""
 
 MAX_FRAME_BYTES: Final = 8 * 2**20
@@ -47,6 +47,7 @@ class StopReason(StrEnum):
 
     END_TOKEN = "end_token"
     LENGTH = "length"
+    STOP_STRING = "stop_string"
     STOPPED = "stopped"
     CANCELLED = "cancelled"
 
@@ -74,6 +75,31 @@ class Hello(_Message, frozen=True, tag="hello"):
     """Secret of a TCP engine; empty on a Unix socket, whose peer is checked by user id."""
 
 
+class SamplingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How tokens are drawn; those at their defaults change nothing. See ``sampling.py``."""
+
+    temperature: float = 0.0
+    """0 is greedy."""
+    seed: int = 0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    method: Literal["seeded", "rejection"] = "seeded"
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True):
+    """What the model thought of a written token, before temperature and all other wishes."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """The likeliest tokens at its place, and their log-probabilities."""
+
+
 class Complete(_Message, frozen=True, tag="complete"):
     """Ask for a continuation at a cursor. A newer one for the same document supersedes it."""
 
@@ -86,9 +112,11 @@ class Complete(_Message, frozen=True, tag="complete"):
     suffix: str = ""
     """Text after the cursor, already trimmed; used by models that can fill in the middle."""
     max_tokens: int = 64
-    temperature: float = 0.0
-    """0 is greedy."""
-    seed: int = 0
+    sampling: SamplingOptions = SamplingOptions()
+    stop: tuple[str, ...] = ()
+    """Strings that end the text, and are not part of it."""
+    logprobs: int | None = None
+    """If set, ``Done`` tells the log-probability of each token and of so many likeliest ones."""
     drafter: str | None = None
     """Overrides the engine's drafter for this request."""
     heal: bool = True
@@ -158,6 +186,8 @@ class Done(_Message, frozen=True, tag="done"):
     """Forward passes after prefill."""
     tokens: TokenCounts
     ms: PhaseTimes
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each of ``token_ids``, if asked for."""
 
 
 class Failed(_Message, frozen=True, tag="failed"):

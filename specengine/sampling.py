@@ -15,6 +15,7 @@ from typing import Final, Literal, cast
 
 import torch
 
+from specengine.errors import RequestInvalid
 from specengine.noise import Stream, gumbel
 
 Method = Literal["seeded", "rejection"]
@@ -60,6 +61,31 @@ class Sampling:
     def has_limits(self) -> bool:
         """Whether unlikely tokens are left out."""
         return (self.top_k, self.top_p, self.min_p) != (0, 1, 0)
+
+    def check(self, vocab_size: int) -> None:
+        """Refuse numbers outside their range.
+
+        Raises:  RequestInvalid with the number and what is allowed.
+        """
+        for name, low, high in (
+            ("temperature", 0, 10),
+            ("top_k", 0, vocab_size),
+            ("top_p", 0, 1),
+            ("min_p", 0, 1),
+            ("repetition_penalty", 0.1, 10),
+            ("presence_penalty", -10, 10),
+            ("frequency_penalty", -10, 10),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise RequestInvalid(f"{name} is {value}; allowed are {low} to {high}.")
+        for token_id, bias in self.logit_bias:
+            if not 0 <= token_id < vocab_size:
+                raise RequestInvalid(
+                    f"logit_bias names token {token_id}; there are {vocab_size} from 0 on."
+                )
+            if not -1000 <= bias <= 1000:
+                raise RequestInvalid(f"logit_bias has {bias}; allowed are -1000 to 1000.")
 
 
 GREEDY: Final = Sampling()

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from specengine.decoding.session import Counts
 from specengine.errors import EngineBusy, InternalFault, RequestError
-from specengine.protocol import CancelCause, Complete, StopReason
+from specengine.protocol import CancelCause, Complete, StopReason, TokenLogprobs
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,11 @@ class Running(Protocol):
     @property
     def written_ids(self) -> tuple[int, ...]:
         """Return the committed tokens after the prompt."""
+        ...
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """Return one for each of them, if that was asked for."""
         ...
 
     def advance(self) -> str:
@@ -68,6 +73,7 @@ class Outcome:
     counts: Counts
     queue_ms: float
     total_ms: float
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass
@@ -220,6 +226,7 @@ class Scheduler:
             counts=Counts() if session is None else session.counts,
             queue_ms=(started - job.received_at) * 1000,
             total_ms=(now - job.received_at) * 1000,
+            logprobs=() if session is None else session.logprobs,
         )
 
     def _fail(self, job: Job, error: RequestError) -> None:

@@ -243,6 +243,7 @@ class Server:
                 verify=counts.verify_ms,
                 total=outcome.total_ms,
             ),
+            logprobs=outcome.logprobs,
         )
 
 

@@ -30,7 +30,7 @@ from lsp_server.trace_log import Outcome, TraceRecord
 from lsp_server.typing_session import Run, RunPlan, Ticket
 from specengine.client import EngineClient
 from specengine.errors import EngineUnavailable, SpecEngineError
-from specengine.protocol import Complete, Done
+from specengine.protocol import Complete, Done, SamplingOptions
 
 logger = logging.getLogger(__name__)
 
@@ -203,8 +203,7 @@ class _Request:
             prefix=view.prompt.prefix + view.forced,
             suffix=view.prompt.suffix,
             max_tokens=completion.line_max_tokens if is_line else completion.max_tokens,
-            temperature=completion.temperature,
-            seed=completion.seed,
+            sampling=SamplingOptions(temperature=completion.temperature, seed=completion.seed),
         )
         plan = RunPlan(view.prompt, snapshot.cursor, view.forced, site, view.place)
         return view.opened.session.start(client, message, plan)

@@ -18,11 +18,12 @@ from specengine.cache.prefix_cache import PrefixCache, Slot
 from specengine.decoding import loop
 from specengine.decoding.forced_text import ForcedText
 from specengine.decoding.prompt import Prompt
+from specengine.decoding.stopping import StopStrings
 from specengine.draft import NOTHING, ROOT, Draft, Verdict
 from specengine.drafters.base import Drafter
 from specengine.models.target import Target
 from specengine.models.tokenizer import Tokenizer
-from specengine.protocol import StopReason
+from specengine.protocol import StopReason, TokenLogprobs
 from specengine.sampling import Behind, Sampling, choose, probabilities, processed
 from specengine.verify.match import match
 from specengine.verify.rejection import reject, reject_block
@@ -40,6 +41,8 @@ class Limits:
     max_tokens: int
     """Written tokens; one that writes nothing but what stands before the cursor does not count."""
     num_draft_tokens: int
+    stop: tuple[str, ...] = ()
+    """Strings that end the text."""
 
 
 @dataclass
@@ -85,6 +88,8 @@ class Session:
     stop_reason: StopReason | None = None
     """Set once, when the completion has ended by itself."""
     counts: Counts = field(default_factory=Counts)
+    num_logprobs: int | None = None
+    """Likeliest tokens to note for each written one; None to note nothing."""
 
     def __post_init__(self) -> None:
         self._token_ids = list(self.prompt.token_ids)
@@ -92,6 +97,8 @@ class Session:
         self._forced: ForcedText = self.prompt.forced
         self._num_hidden_bytes = len(self.prompt.forced.remaining)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._stops = StopStrings(self.limits.stop)
+        self._logprobs: list[TokenLogprobs] = []
         self._num_written = 0
         self._is_closed = False
         self._has_drafter_failed = False
@@ -100,6 +107,11 @@ class Session:
     def written_ids(self) -> tuple[int, ...]:
         """Return the committed tokens after the prompt, healed ones first."""
         return tuple(self._token_ids[len(self.prompt.token_ids) :])
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """Return what the target thought of each of ``written_ids``, if that is noted."""
+        return tuple(self._logprobs[: len(self.written_ids)])
 
     def advance(self) -> str:
         """Make one forward pass, of target or draft model, and return the text that it added."""
@@ -114,8 +126,8 @@ class Session:
         return self._step(slot)
 
     def finish_text(self) -> str:
-        """Return what is left of an incomplete character when no more tokens will come."""
-        return self._decoder.decode(b"", final=True)
+        """Return what was held back, when no more tokens will come."""
+        return self._stops.feed(self._decoder.decode(b"", final=True)) + self._stops.finish()
 
     def close(self) -> None:
         """Give back slot and drafter; may be called twice."""
@@ -179,10 +191,24 @@ class Session:
         rows = processed(logits, behind, self.sampling)
         positions = [len(self._token_ids) + len(path) for path in paths]
         if self.sampling.method == "seeded" or self.sampling.is_greedy:
-            return match(draft, choose(rows, positions, self.sampling))
-        targets = probabilities(rows, self.sampling)
-        verify = reject_block if draft.is_chain else reject
-        return verify(draft, targets, positions, self.sampling.seed)
+            verdict = match(draft, choose(rows, positions, self.sampling))
+        else:
+            targets = probabilities(rows, self.sampling)
+            verify = reject_block if draft.is_chain else reject
+            verdict = verify(draft, targets, positions, self.sampling.seed)
+        if self.num_logprobs is not None:
+            self._note_logprobs(logits, draft, verdict)
+        return verdict
+
+    def _note_logprobs(self, logits: torch.Tensor, draft: Draft, verdict: Verdict) -> None:
+        assert self.num_logprobs is not None
+        token_ids = [*(draft.token_ids[node] for node in verdict.accepted), verdict.next_id]
+        rows = [0, *(node + 1 for node in verdict.accepted)]
+        for row, token_id in zip(rows, token_ids, strict=True):
+            logprobs = logits[row].log_softmax(-1)
+            best = logprobs.topk(self.num_logprobs)
+            top = [(int(at), float(value)) for value, at in zip(*best, strict=True)]
+            self._logprobs.append(TokenLogprobs(token_id, float(logprobs[token_id]), tuple(top)))
 
     def _behind(self, draft: Draft, path: Sequence[int], written_ids: tuple[int, ...]) -> Behind:
         drafted_ids = [draft.token_ids[node] for node in path]
@@ -217,7 +243,10 @@ class Session:
         new_bytes = b"".join(map(self.models.tokenizer.token_bytes, token_ids))
         hidden = min(self._num_hidden_bytes, len(new_bytes))
         self._num_hidden_bytes -= hidden
-        return self._decoder.decode(new_bytes[hidden:])
+        text = self._stops.feed(self._decoder.decode(new_bytes[hidden:]))
+        if self._stops.has_met:
+            self.stop_reason = StopReason.STOP_STRING
+        return text
 
     def _ms_since(self, started: float) -> float:
         return (self.clock() - started) * 1000

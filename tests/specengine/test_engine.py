@@ -24,7 +24,7 @@ from specengine.errors import (
 )
 from specengine.models.decoder import Decoder
 from specengine.models.target import Tree
-from specengine.protocol import CancelCause, Complete, EngineState, StopReason
+from specengine.protocol import CancelCause, Complete, EngineState, SamplingOptions, StopReason
 from specengine.scheduler import Job, Key, Outcome
 from specengine.settings import EngineSettings
 from tests.specengine.tiny import load_decoder, save_tiny_model, tiny_architecture
@@ -247,8 +247,16 @@ def test_every_drafter_gives_the_text_of_none(
     [
         {"max_tokens": 0},
         {"max_tokens": 65},
-        {"temperature": -1.0},
-        {"temperature": float("nan")},
+        {"sampling": SamplingOptions(temperature=-1.0)},
+        {"sampling": SamplingOptions(temperature=float("nan"))},
+        {"sampling": SamplingOptions(top_p=1.1)},
+        {"sampling": SamplingOptions(top_k=-1)},
+        {"sampling": SamplingOptions(repetition_penalty=0.0)},
+        {"sampling": SamplingOptions(logit_bias={999_999: 1.0})},
+        {"sampling": SamplingOptions(logit_bias={1: float("inf")})},
+        {"stop": ("a", "")},
+        {"stop": ("a",) * 17},
+        {"logprobs": 21},
         {"drafter": "guess"},
         {"drafter": "draft_model"},
         {"drafter": "suffix+suffix"},
@@ -407,3 +415,14 @@ def test_closing_does_not_wait_for_a_long_download(
     answer = Client(engine).send("x")
     engine.close()
     assert answer.result(WAIT_S).cause is CancelCause.SHUTDOWN
+
+
+def test_a_request_s_wishes_reach_its_session(engine: Engine) -> None:
+    client = Client(engine)
+    biased = SamplingOptions(logit_bias={33: 1000.0})
+    outcome = client.ask("x = ", max_tokens=6, sampling=biased, logprobs=1, drafter="none")
+    assert set(outcome.token_ids[1:]) == {33}
+    assert [each.token_id for each in outcome.logprobs] == list(outcome.token_ids)
+    stopped = client.ask("x = ", max_tokens=6, sampling=biased, stop=(outcome.text[-1],))
+    assert stopped.stop_reason is StopReason.STOP_STRING
+    assert outcome.text[-1] not in stopped.text

@@ -9,7 +9,7 @@ import pytest
 
 from specengine.decoding.session import Counts
 from specengine.errors import EngineBusy, InternalFault, PromptTooLong, RequestError
-from specengine.protocol import CancelCause, Complete, StopReason
+from specengine.protocol import CancelCause, Complete, SamplingOptions, StopReason, TokenLogprobs
 from specengine.scheduler import Job, Key, Outcome, Scheduler
 
 
@@ -24,6 +24,7 @@ class FakeSession:
     num_closed: int = 0
     written: int = 0
     drafter_name: str = "fake"
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property
     def written_ids(self) -> tuple[int, ...]:
@@ -32,7 +33,7 @@ class FakeSession:
     def advance(self) -> str:
         assert self.num_closed == 0
         self.journal.append(self.message.request)
-        if self.message.seed == 13:
+        if self.message.sampling.seed == 13:
             raise ZeroDivisionError("a bug")
         self.written += 1
         if self.written == self.message.max_tokens:
@@ -84,7 +85,7 @@ class Desk:
             document=document or f"doc{request}",
             prefix=prefix,
             max_tokens=max_tokens,
-            seed=seed,
+            sampling=SamplingOptions(seed=seed),
         )
 
         def on_text(text: str) -> None:

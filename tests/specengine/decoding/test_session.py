@@ -44,14 +44,17 @@ def new_session(
     max_tokens: int = 24,
     sampling: Sampling | None = None,
     heal: bool = True,
+    stop: tuple[str, ...] = (),
+    num_logprobs: int | None = None,
 ) -> Session:
     prompt = LAYOUT.lay_out(prefix, "", heal=heal)
     return Session(
         models=models,
         prompt=prompt,
-        drafter=(source or NoDrafts()).start(prompt.token_ids),
+        drafter=(source or NoDrafts()).start(prompt.token_ids, sampling or Sampling()),
         sampling=sampling or Sampling(),
-        limits=Limits(max_tokens, 7),
+        limits=Limits(max_tokens, 7, stop),
+        num_logprobs=num_logprobs,
     )
 
 
@@ -304,3 +307,38 @@ def test_tokens_without_text_count_so_that_every_completion_ends() -> None:
     session = new_session(models, prefix="ab", heal=False, max_tokens=4)
     run(session)
     assert session.written_ids == (unused,) * 4
+
+
+def test_a_stop_string_ends_the_text_and_is_no_part_of_it() -> None:
+    whole = run(new_session(new_models(), max_tokens=60))
+    stop = whole[20:23]
+    session = new_session(new_models(), max_tokens=60, stop=(stop, "never"))
+    assert run(session) == whole[: whole.index(stop)]
+    assert session.stop_reason is StopReason.STOP_STRING
+
+
+def test_logprobs_are_those_of_the_model_whatever_was_drafted() -> None:
+    sampling = Sampling(temperature=1.0, seed=3, top_k=5)
+    plain = new_session(new_models(), sampling=sampling, max_tokens=40, num_logprobs=2)
+    run(plain)
+    assert [each.token_id for each in plain.logprobs] == list(plain.written_ids)
+    for each in plain.logprobs:
+        assert len(each.top) == 2
+        assert each.logprob <= each.top[0][1] <= 0
+        assert each.top[0][1] >= each.top[1][1]
+    truth = plain_text(plain)
+    for source in (
+        ScriptedDrafts(adversaries.gambler(truth, DECODER.vocab_size, seed=1)),
+        RandomTrees(truth, 1),
+    ):
+        session = new_session(
+            new_models(), source, sampling=sampling, max_tokens=40, num_logprobs=2
+        )
+        run(session)
+        assert session.logprobs == plain.logprobs
+
+
+def test_without_a_wish_no_logprobs_are_noted() -> None:
+    session = new_session(new_models(), max_tokens=5)
+    run(session)
+    assert session.logprobs == ()
