@@ -90,7 +90,10 @@ class Engine:
         self._sources: dict[str, DrafterSource] = {}
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._scheduler = Scheduler(
-            self._new_session, max_running=settings.slots, max_waiting=settings.max_waiting
+            self._new_session,
+            max_running=settings.slots,
+            max_waiting=settings.max_waiting,
+            target=self._target,
         )
         self._is_closing = False
         self._failure: EngineFailed | None = None
@@ -327,6 +330,10 @@ class Engine:
                 f"logprobs is {message.logprobs}; allowed are 0 to {MAX_LOGPROBS}."
             )
         return Limits(message.max_tokens, self.settings.num_draft_tokens, message.stop)
+
+    def _target(self) -> Target:
+        assert self._models is not None
+        return self._models.target
 
     def _sampling(self, message: Complete) -> Sampling:
         assert self._models is not None

@@ -1,20 +1,24 @@
 """Who runs next: the newest request of each document, one forward pass at a time.
 
-The scheduler knows no thread, no socket and no tensor. Its owner calls ``run_once`` as long as
-``has_work``; between two calls requests are added, cancelled and stopped, so each of these is seen
-within one forward pass.
+A pass takes other requests along where the target can and they fit; each gets the bits that it
+would have alone. The scheduler knows no thread and no socket. Its owner calls ``run_once`` as long
+as ``has_work``; between two calls requests are added, cancelled and stopped, so each of these is
+seen within one forward pass.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+import torch
+
 from specengine.decoding.session import Counts
 from specengine.errors import EngineBusy, InternalFault, RequestError
+from specengine.models.target import Rows
 from specengine.protocol import CancelCause, Complete, StopReason, TokenLogprobs
 
 logger = logging.getLogger(__name__)
@@ -47,8 +51,17 @@ class Running(Protocol):
         """Return one for each of them, if that was asked for."""
         ...
 
-    def advance(self) -> str:
-        """Make one forward pass; return the text it added."""
+    @property
+    def most_rows(self) -> int:
+        """Return how many rows its next pass has at most."""
+        ...
+
+    def prepare(self) -> Rows | None:
+        """Return what the target must compute next; None when a draft model worked instead."""
+        ...
+
+    def take(self, logits: torch.Tensor) -> str:
+        """Go on after the pass; return the text it added."""
         ...
 
     def finish_text(self) -> str:
@@ -91,6 +104,19 @@ class Job:
     texts: list[str] = field(default_factory=list[str])
 
 
+class Batcher(Protocol):
+    """What the scheduler needs of a target."""
+
+    @property
+    def batch_rows(self) -> int:
+        """Return how many rows of several sequences a pass can take; 0 if it takes one only."""
+        ...
+
+    def forward_batch(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
+        """Compute one pass for several sequences."""
+        ...
+
+
 class Scheduler:
     """Waiting and running jobs."""
 
@@ -100,11 +126,13 @@ class Scheduler:
         *,
         max_running: int,
         max_waiting: int,
+        target: Callable[[], Batcher],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._new_session = new_session
         self._max_running = max_running
         self._max_waiting = max_waiting
+        self._target = target
         self._clock = clock
         self._waiting: list[Job] = []
         self._running: list[Job] = []
@@ -164,34 +192,81 @@ class Scheduler:
                 self._end(job, StopReason.STOPPED, None)
 
     def run_once(self) -> None:
-        """Make one forward pass for the request whose turn it is."""
+        """Make one forward pass for the request whose turn it is, and for those that fit beside."""
         self._admit()
-        if not self._running:
-            return
-        # The one that has run moves to the back; a new one has come in at the front.
-        job = self._running.pop(0)
-        self._running.append(job)
-        self._advance(job)
+        if self._running:
+            self._advance(self._next_together())
+
+    def _next_together(self) -> list[Job]:
+        """Return who runs in this pass. They move to the back; new ones have come at the front."""
+        first, *others = self._running
+        together, num_rows = [first], _most_rows(first)
+        for job in others:
+            if num_rows + _most_rows(job) <= self._target().batch_rows:
+                together.append(job)
+                num_rows += _most_rows(job)
+        left = [job for job in self._running if job not in together]
+        self._running = [*left, *together]
+        return together
 
     def _jobs(self) -> list[Job]:
         return [*self._running, *self._waiting]
 
     def _admit(self) -> None:
+        num_new = 0
         while self._waiting and len(self._running) < self._max_running:
             job = self._waiting.pop()
-            self._running.insert(0, job)
+            # In front of those that run, behind those that are newer.
+            self._running.insert(num_new, job)
+            num_new += 1
             job.started_at = self._clock()
             try:
                 job.session = self._new_session(job.message)
             except RequestError as error:
                 self._fail(job, error)
+                num_new -= 1
             except Exception:
                 self._fault(job)
+                num_new -= 1
 
-    def _advance(self, job: Job) -> None:
+    def _advance(self, jobs: Sequence[Job]) -> None:
+        prepared = [(job, rows) for job in jobs if (rows := self._prepare(job)) is not None]
+        if not prepared:
+            return
+        try:
+            logits = self._target().forward_batch([rows for _, rows in prepared])
+        except Exception:
+            if len(prepared) == 1:
+                self._fault(prepared[0][0])
+                return
+            # Whose fault it was shows when each runs alone.
+            logger.exception("a pass for %d requests failed", len(prepared))
+            for job, rows in prepared:
+                self._run_alone(job, rows)
+            return
+        for (job, _), own in zip(prepared, logits, strict=True):
+            self._take(job, own)
+
+    def _prepare(self, job: Job) -> Rows | None:
         assert job.session is not None
         try:
-            text = job.session.advance()
+            return job.session.prepare()
+        except Exception:
+            self._fault(job)
+            return None
+
+    def _run_alone(self, job: Job, rows: Rows) -> None:
+        try:
+            (logits,) = self._target().forward_batch([rows])
+        except Exception:
+            self._fault(job)
+            return
+        self._take(job, logits)
+
+    def _take(self, job: Job, logits: torch.Tensor) -> None:
+        assert job.session is not None
+        try:
+            text = job.session.take(logits)
             reason = job.session.stop_reason
         except Exception:
             self._fault(job)
@@ -252,3 +327,8 @@ class Scheduler:
             listener(what)
         except Exception:
             logger.exception("an answer could not be delivered")
+
+
+def _most_rows(job: Job) -> int:
+    assert job.session is not None
+    return job.session.most_rows

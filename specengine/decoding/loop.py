@@ -18,22 +18,21 @@ import torch
 from specengine.cache.kv_cache import KVCache
 from specengine.draft import Draft, Verdict
 from specengine.models.linear import ROW_BLOCK
-from specengine.models.target import Target, Tree
+from specengine.models.target import Rows, Target, Tree
 
 Verifier = Callable[[torch.Tensor, Draft], Verdict]
 """From the logits of the last committed token and of each drafted one to what the target says."""
 
 
-def prefill(target: Target, cache: KVCache, token_ids: Sequence[int]) -> bool:
-    """Compute one chunk of the prompt's KV; return whether a step can follow.
+def prompt_rows(target: Target, cache: KVCache, token_ids: Sequence[int]) -> Rows | None:
+    """Return the next chunk of the prompt to compute, or None when a step can follow.
 
     A step takes the last chunk itself, so that costs no own pass.
     """
     pending = token_ids[cache.length :]
     if len(pending) <= target.prompt_rows:
-        return True
-    target.forward(list(pending[: target.prompt_rows]), cache, num_logits=0)
-    return False
+        return None
+    return Rows(list(pending[: target.prompt_rows]), cache, num_logits=0)
 
 
 def draft_room(num_pending: int, num_draft_tokens: int) -> int:
@@ -45,21 +44,30 @@ def draft_room(num_pending: int, num_draft_tokens: int) -> int:
     return num_draft_tokens if num_pending == 1 else min(num_draft_tokens, -num_pending % ROW_BLOCK)
 
 
-def step(
-    target: Target, cache: KVCache, token_ids: list[int], draft: Draft, verify: Verifier
-) -> Verdict:
-    """Verify a draft in one pass and commit what the target agrees with, plus one token.
+def step_rows(cache: KVCache, token_ids: Sequence[int], draft: Draft) -> Rows:
+    """Return what a pass must compute to verify a draft behind the committed tokens."""
+    pending = token_ids[cache.length :]
+    assert pending, "the last committed token must still be computed"
+    tree = None if draft.is_chain else Tree.behind(len(pending), draft.parents)
+    return Rows([*pending, *draft.token_ids], cache, len(draft) + 1, tree)
+
+
+def commit(cache: KVCache, token_ids: list[int], draft: Draft, verdict: Verdict) -> None:
+    """Take over what the target agrees with, plus one token.
 
     ``token_ids`` grows by the accepted tokens and the next one; the cache then holds all but the
     last of them.
     """
-    pending = token_ids[cache.length :]
-    assert pending, "the last committed token must still be computed"
-    tree = None if draft.is_chain else Tree.behind(len(pending), draft.parents)
-    rows = [*pending, *draft.token_ids]
-    logits = target.forward(rows, cache, num_logits=len(draft) + 1, tree=tree)
-    verdict = verify(logits, draft)
     cache.keep(len(token_ids), verdict.accepted)
     token_ids += [draft.token_ids[node] for node in verdict.accepted]
     token_ids.append(verdict.next_id)
+
+
+def step(
+    target: Target, cache: KVCache, token_ids: list[int], draft: Draft, verify: Verifier
+) -> Verdict:
+    """Verify a draft in one pass and commit what the target agrees with, plus one token."""
+    (logits,) = target.forward_batch([step_rows(cache, token_ids, draft)])
+    verdict = verify(logits, draft)
+    commit(cache, token_ids, draft, verdict)
     return verdict

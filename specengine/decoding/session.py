@@ -21,7 +21,7 @@ from specengine.decoding.prompt import Prompt
 from specengine.decoding.stopping import StopStrings
 from specengine.draft import NOTHING, ROOT, Draft, Verdict
 from specengine.drafters.base import Drafter
-from specengine.models.target import Target
+from specengine.models.target import Rows, Target
 from specengine.models.tokenizer import Tokenizer
 from specengine.protocol import StopReason, TokenLogprobs
 from specengine.sampling import Behind, Sampling, choose, probabilities, processed
@@ -99,6 +99,11 @@ class Session:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stops = StopStrings(self.limits.stop)
         self._logprobs: list[TokenLogprobs] = []
+        self._draft: Draft | None = None
+        """What the pass that was prepared verifies; None where it reads a part of the prompt."""
+        self._prepared_at = 0.0
+        self._reads_prompt = False
+        """Whether that pass reads the last tokens of the prompt too."""
         self._num_written = 0
         self._is_closed = False
         self._has_drafter_failed = False
@@ -113,17 +118,64 @@ class Session:
         """Return what the target thought of each of ``written_ids``, if that is noted."""
         return tuple(self._logprobs[: len(self.written_ids)])
 
-    def advance(self) -> str:
-        """Make one forward pass, of target or draft model, and return the text that it added."""
+    @property
+    def most_rows(self) -> int:
+        """Return how many rows the next pass has at most."""
+        slot, target = self._slot, self.models.target
+        num_pending = len(self._token_ids) - (0 if slot is None else slot.cache.length)
+        if num_pending > target.prompt_rows:
+            return target.prompt_rows
+        return num_pending + loop.draft_room(num_pending, self.limits.num_draft_tokens)
+
+    def prepare(self) -> Rows | None:
+        """Return what the target must compute next; ``take`` must follow, with its logits.
+
+        None when the draft model has made a pass instead.
+        """
         assert self.stop_reason is None, "the completion has ended"
         assert not self._is_closed, "the session is closed"
         slot = self._slot or self._lease()
-        started = self.clock()
-        is_prompt_read = loop.prefill(self.models.target, slot.cache, self._token_ids)
-        if not is_prompt_read:
-            self.counts.prefill_ms += self._ms_since(started)
+        self._draft = None
+        rows = loop.prompt_rows(self.models.target, slot.cache, self._token_ids)
+        if rows is None:
+            num_pending = len(self._token_ids) - slot.cache.length
+            self._reads_prompt = num_pending > 1
+            started = self.clock()
+            self._draft = self._propose(num_pending)
+            self.counts.draft_ms += self._ms_since(started)
+            if self._draft is None:
+                return None
+            rows = loop.step_rows(slot.cache, self._token_ids, self._draft)
+        self._prepared_at = self.clock()
+        return rows
+
+    def take(self, logits: torch.Tensor) -> str:
+        """Verify and commit after the pass; return the text that it added."""
+        slot, draft = self._slot, self._draft
+        assert slot is not None
+        if draft is None:
+            self.counts.prefill_ms += self._ms_since(self._prepared_at)
             return ""
-        return self._step(slot)
+        num_before = len(self._token_ids)
+        verdict = self._verify(logits, draft)
+        loop.commit(slot.cache, self._token_ids, draft, verdict)
+        if self._reads_prompt:
+            self.counts.prefill_ms += self._ms_since(self._prepared_at)
+        else:
+            self.counts.verify_ms += self._ms_since(self._prepared_at)
+        self.counts.steps += 1
+        if draft.drafter != HEALING:
+            self.counts.drafted += len(draft)
+            self.counts.accepted += len(verdict.accepted)
+        return self._commit(num_before)
+
+    def advance(self) -> str:
+        """Make one forward pass, of target or draft model, and return the text that it added."""
+        rows = self.prepare()
+        if rows is None:
+            return ""
+        (logits,) = self.models.target.forward_batch([rows])
+        return self.take(logits)
 
     def finish_text(self) -> str:
         """Return what was held back, when no more tokens will come."""
@@ -147,26 +199,7 @@ class Session:
         self.counts.prefilled = len(self._token_ids) - self._slot.cache.length
         return self._slot
 
-    def _step(self, slot: Slot) -> str:
-        num_before, num_pending = len(self._token_ids), len(self._token_ids) - slot.cache.length
-        started = self.clock()
-        draft = self._draft(num_pending)
-        self.counts.draft_ms += self._ms_since(started)
-        if draft is None:
-            return ""
-        started = self.clock()
-        verdict = loop.step(self.models.target, slot.cache, self._token_ids, draft, self._verify)
-        if num_pending > 1:
-            self.counts.prefill_ms += self._ms_since(started)
-        else:
-            self.counts.verify_ms += self._ms_since(started)
-        self.counts.steps += 1
-        if draft.drafter != HEALING:
-            self.counts.drafted += len(draft)
-            self.counts.accepted += len(verdict.accepted)
-        return self._commit(num_before)
-
-    def _draft(self, num_pending: int) -> Draft | None:
+    def _propose(self, num_pending: int) -> Draft | None:
         """Return what to verify, or None if the drafter needs another pass for it."""
         room = loop.draft_room(num_pending, self.limits.num_draft_tokens)
         if self._forced.remaining:

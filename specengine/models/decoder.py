@@ -9,6 +9,7 @@ The residual stream is float32; matrix products run in the weights' precision.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,7 @@ from specengine.models.architecture import Architecture, rope_frequencies
 from specengine.models.attention import attend, attend_tree, visibility
 from specengine.models.linear import ROW_BLOCK
 from specengine.models.rowwise import rotate, silu
-from specengine.models.target import PROMPT_ROWS, Tree
+from specengine.models.target import PROMPT_ROWS, Rows, Tree
 from specengine.models.weights import Layer, Product, Weights
 
 
@@ -53,6 +54,18 @@ class Decoder:
     def prompt_rows(self) -> int:
         """Return the rows of a pass that reads a prompt."""
         return PROMPT_ROWS
+
+    @property
+    def batch_rows(self) -> int:
+        """Return 0: a pass takes one sequence."""
+        return 0
+
+    def forward_batch(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
+        """Do ``forward`` for one sequence after the other."""
+        return [
+            self.forward(each.token_ids, each.cache, num_logits=each.num_logits, tree=each.tree)
+            for each in parts
+        ]
 
     @property
     def vocab_size(self) -> int:

@@ -8,6 +8,8 @@ limbs, a sum of integers, which is exact in any order. ``native/pass.c`` has the
 from __future__ import annotations
 
 import ctypes
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +18,7 @@ import torch
 from specengine.cache.kv_cache import TILE, KVCache, KVShape
 from specengine.models.architecture import Architecture, rope_frequencies
 from specengine.models.limbs import to_integers
-from specengine.models.target import PROMPT_ROWS, Tree
+from specengine.models.target import PROMPT_ROWS, Rows, Tree
 from specengine.models.weights import Layer, Weights
 from specengine.native.build import Kernel
 
@@ -69,15 +71,28 @@ class _Model(ctypes.Structure):
     )
 
 
+class _Part(ctypes.Structure):
+    _fields_ = (
+        ("first", ctypes.c_int32),
+        ("num_rows", ctypes.c_int32),
+        ("start", ctypes.c_int32),
+        ("num_tiles", ctypes.c_int32),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("depths", ctypes.c_void_p),
+        ("paths", ctypes.c_void_p),
+    )
+
+
 class _Pass(ctypes.Structure):
     _fields_ = (
         ("num_rows", ctypes.c_int32),
-        ("start", ctypes.c_int32),
+        ("num_parts", ctypes.c_int32),
         ("num_logits", ctypes.c_int32),
-        ("num_tiles", ctypes.c_int32),
+        ("most_tiles", ctypes.c_int32),
         ("num_threads", ctypes.c_int32),
-        ("keys", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
+        ("parts", ctypes.POINTER(_Part)),
+        ("scored", ctypes.c_void_p),
         ("cosines", ctypes.c_void_p),
         ("sines", ctypes.c_void_p),
         ("hidden", ctypes.c_void_p),
@@ -87,8 +102,6 @@ class _Pass(ctypes.Structure):
         ("row_scales", ctypes.c_void_p),
         ("limb_sums", ctypes.c_void_p),
         ("scores", ctypes.c_void_p),
-        ("depths", ctypes.c_void_p),
-        ("paths", ctypes.c_void_p),
         ("logits", ctypes.c_void_p),
         ("model", ctypes.POINTER(_Model)),
         ("arrived", ctypes.c_int32),
@@ -203,6 +216,11 @@ class IntegerDecoder:
         return PROMPT_ROWS
 
     @property
+    def batch_rows(self) -> int:
+        """Return how many rows of several sequences one pass can take."""
+        return MAX_ROWS
+
+    @property
     def vocab_size(self) -> int:
         """Return the number of logits of a position."""
         return self.weights.embedding.shape[0]
@@ -231,40 +249,48 @@ class IntegerDecoder:
         num_rows = len(token_ids)
         assert 0 <= num_logits <= num_rows, f"{num_logits} logits of {num_rows} rows"
         assert tree is None or num_rows <= MAX_ROWS, f"a tree of {num_rows} rows"
-        logits = torch.empty(num_logits, self.vocab_size)
-        first_scored = num_rows - num_logits
+        logits: list[torch.Tensor] = []
         for start in range(0, num_rows, MAX_ROWS):
             part = token_ids[start : start + MAX_ROWS]
-            end = start + len(part)
-            scored = max(0, end - max(start, first_scored))
-            self._pass(part, cache, logits[end - scored - first_scored :][:scored], tree)
-        return logits
+            scored = min(len(part), max(0, start + len(part) - (num_rows - num_logits)))
+            logits += self.forward_batch([Rows(part, cache, scored, tree)])
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
 
-    def _pass(
-        self, token_ids: list[int], cache: KVCache, logits: torch.Tensor, tree: Tree | None
-    ) -> None:
-        num_rows, start, scratch = len(token_ids), cache.length, self._scratch
-        assert start + num_rows <= cache.capacity
+    @torch.inference_mode()
+    def forward_batch(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
+        """Do ``forward`` for several sequences at once, each with the bits it has alone."""
+        num_rows = sum(len(part.token_ids) for part in parts)
+        assert num_rows <= MAX_ROWS, f"{num_rows} rows"
+        for part in parts:
+            assert part.cache.length + len(part.token_ids) <= part.cache.capacity
+        logits = torch.empty(sum(part.num_logits for part in parts), self.vocab_size)
+        self._pass(parts, num_rows, logits)
+        for part in parts:
+            part.cache.advance(len(part.token_ids))
+        ends = list(itertools.accumulate(part.num_logits for part in parts))
+        return [logits[end - part.num_logits : end] for end, part in zip(ends, parts, strict=True)]
+
+    def _pass(self, parts: Sequence[Rows], num_rows: int, logits: torch.Tensor) -> None:
+        scratch = self._scratch
+        token_ids = [token_id for part in parts for token_id in part.token_ids]
         scratch.hidden[:num_rows] = self.weights.embedding[torch.tensor(token_ids)]
-        self._extend_rotation(start + num_rows)
+        self._extend_rotation(max(part.cache.length + len(part.token_ids) for part in parts))
         num_threads = torch.get_num_threads() if self.kernel.parallel else 1
-        num_tiles = cache.capacity // TILE
-        num_scores = num_threads * QUERIES * cache.capacity
+        most_tiles = max(part.cache.capacity for part in parts) // TILE
+        num_scores = num_threads * QUERIES * most_tiles * TILE
         if scratch.scores.numel() < num_scores:
             scratch.scores = torch.empty(num_scores)
-        keys, values = cache.pointers
-        depths, paths = _tree_arrays(tree)
-        half_bytes = self._cosines.shape[1] * self._cosines.itemsize
+        native_parts, scored, alive = _native_parts(parts)
         native = _Pass(
             num_rows,
-            start,
+            len(parts),
             logits.shape[0],
-            num_tiles,
+            most_tiles,
             num_threads,
-            keys,
-            values,
-            self._cosines.data_ptr() + start * half_bytes,
-            self._sines.data_ptr() + start * half_bytes,
+            native_parts,
+            scored.data_ptr(),
+            self._cosines.data_ptr(),
+            self._sines.data_ptr(),
             scratch.hidden.data_ptr(),
             scratch.wide.data_ptr(),
             scratch.attended.data_ptr(),
@@ -272,8 +298,6 @@ class IntegerDecoder:
             scratch.row_scales.data_ptr(),
             scratch.limb_sums.data_ptr(),
             scratch.scores.data_ptr(),
-            None if depths is None else depths.data_ptr(),
-            None if paths is None else paths.data_ptr(),
             logits.data_ptr(),
             ctypes.pointer(self._model),
             0,
@@ -281,7 +305,7 @@ class IntegerDecoder:
             self.kernel.thread_num if num_threads > 1 else None,
         )
         self._run(ctypes.byref(native), self.kernel.parallel)
-        cache.advance(num_rows)
+        del alive
 
     def _native_model(self) -> _Model:
         sizes, weights = self._architecture, self.weights
@@ -329,12 +353,28 @@ class IntegerDecoder:
         self._cosines, self._sines = torch.cat(cosines), torch.cat(sines)
 
 
-def _tree_arrays(tree: Tree | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return each row's depth, and its path padded to ``MAX_ROWS``, for the native pass."""
-    if tree is None:
-        return None, None
-    paths = [(*path, *([0] * (MAX_ROWS - len(path)))) for path in tree.paths]
-    return torch.tensor(tree.depths, dtype=torch.int32), torch.tensor(paths, dtype=torch.int32)
+def _native_parts(
+    parts: Sequence[Rows],
+) -> tuple[ctypes.Array[_Part], torch.Tensor, list[torch.Tensor]]:
+    """Return what the native pass sees of them, the rows to score, and what must stay alive."""
+    natives: list[_Part] = []
+    scored: list[int] = []
+    alive: list[torch.Tensor] = []
+    first = 0
+    for part in parts:
+        num_rows, tree, pointers = len(part.token_ids), part.tree, (None, None)
+        if tree is not None:
+            paths = [(*path, *([0] * (MAX_ROWS - len(path)))) for path in tree.paths]
+            arrays = [torch.tensor(each, dtype=torch.int32) for each in (tree.depths, paths)]
+            alive += arrays
+            pointers = tuple(each.data_ptr() for each in arrays)
+        num_tiles = part.cache.capacity // TILE
+        natives.append(
+            _Part(first, num_rows, part.cache.length, num_tiles, *part.cache.pointers, *pointers)
+        )
+        scored += range(first + num_rows - part.num_logits, first + num_rows)
+        first += num_rows
+    return (_Part * len(natives))(*natives), torch.tensor(scored, dtype=torch.int32), alive
 
 
 def _native_layer(layer: Layer[IntegerMatrix]) -> _Layer:

@@ -39,6 +39,17 @@ class Tree:
         return [len(path) - 1 for path in self.paths]
 
 
+@dataclass(frozen=True)
+class Rows:
+    """What one sequence brings to a pass."""
+
+    token_ids: list[int]
+    cache: KVCache
+    num_logits: int
+    """So many of the last tokens are scored."""
+    tree: Tree | None = None
+
+
 class Target(Protocol):
     """A decoder over one sequence, which keeps nothing between calls.
 
@@ -62,8 +73,20 @@ class Target(Protocol):
         ...
 
     @property
+    def batch_rows(self) -> int:
+        """Return how many rows of several sequences one pass can take; 0 if it takes one only."""
+        ...
+
+    @property
     def vocab_size(self) -> int:
         """Return the number of logits of a position."""
+        ...
+
+    def forward_batch(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
+        """Do ``forward`` for several sequences at once, each with the bits it has alone.
+
+        They have ``batch_rows`` rows together at most, and caches of their own.
+        """
         ...
 
     @property

@@ -48,20 +48,28 @@ typedef struct {
   Matrix head;
 } Model;
 
+/* The rows of one sequence. */
 typedef struct {
-  int32_t num_rows, start, num_logits, num_tiles, num_threads;
+  int32_t first, num_rows;   /* in the pass */
+  int32_t start, num_tiles;  /* what its cache holds, and its size */
   uint16_t *keys;            /* bfloat16 [layers][tiles][KV][D][TILE] */
   uint16_t *values;          /* bfloat16 [layers][tiles][KV][TILE][D] */
-  const float *cosines, *sines; /* [rows][D / 2] */
+  const int32_t *depths;     /* [rows] of a tree, or NULL: how far behind `start` each row stands */
+  const int32_t (*paths)[MAX_ROWS]; /* [rows] of a tree, or NULL: the rows down to each, itself last */
+} Part;
+
+typedef struct {
+  int32_t num_rows, num_parts, num_logits, most_tiles, num_threads;
+  const Part *parts;
+  const int32_t *scored;     /* [num_logits] rows whose logits are wanted */
+  const float *cosines, *sines; /* [positions][D / 2] */
   float *hidden;             /* [MAX_ROWS][hidden], the residual stream */
   float *wide;               /* [MAX_ROWS][widest product] */
   float *attended;           /* [MAX_ROWS][heads x D] */
   int8_t *limbs;             /* [MAX_BLOCKS][deepest / 64][16][64] */
   float *row_scales;         /* [MAX_ROWS] */
   int32_t *limb_sums;        /* [MAX_BLOCKS][16], of each row of limbs */
-  float *scores;             /* [threads][QUERIES][num_tiles x TILE] */
-  const int32_t *depths;     /* [rows] of a tree, or NULL: how far behind `start` each row stands */
-  const int32_t (*paths)[MAX_ROWS]; /* [rows] of a tree, or NULL: the rows down to each, itself last */
+  float *scores;             /* [threads][QUERIES][most_tiles x TILE] */
   float *logits;             /* [num_logits][vocab] */
   const Model *model;
   _Atomic int32_t arrived, generation;
@@ -328,11 +336,12 @@ static void barrier(Pass *p) {
   }
 }
 
-static void norm_and_split(Pass *p, int thread, const float *weight, const Matrix *next, int first,
-                           int num_rows) {
+/* All rows, or those that `rows` names. */
+static void norm_and_split(Pass *p, int thread, const float *weight, const Matrix *next,
+                           const int32_t *rows, int num_rows) {
   int num = p->model->hidden, depth = next->num_in / DEPTH;
   for (int r = thread; r < num_rows; r += p->num_threads) {
-    const float *source = p->hidden + (size_t)(first + r) * num;
+    const float *source = p->hidden + (size_t)(rows ? rows[r] : r) * num;
     float *row = p->wide + (size_t)r * num; /* free until the product that follows */
     vec inverse = splat(inverse_rms(source, num, p->model->eps));
     for (int i = 0; i < num; i += LANES)
@@ -356,8 +365,14 @@ static void rotate(float *head, int dim, const float *cosines, const float *sine
   }
 }
 
+static const Part *part_of(const Pass *p, int row) {
+  const Part *part = p->parts;
+  while (row >= part->first + part->num_rows) part++;
+  return part;
+}
+
 /* Rows are stored one after the other; in a tree several stand at one position. */
-static inline int depth_of(const Pass *p, int row) { return p->depths ? p->depths[row] : row; }
+static inline int depth_of(const Part *part, int row) { return part->depths ? part->depths[row] : row; }
 
 static void place(Pass *p, int thread, int layer) {
   const Model *m = p->model;
@@ -365,17 +380,17 @@ static void place(Pass *p, int thread, int layer) {
   int dim = m->head_dim, queries = m->num_heads, kv = m->num_kv_heads, width = (queries + 2 * kv) * dim;
   for (int task = thread; task < p->num_rows * (queries + kv); task += p->num_threads) {
     int row = task / (queries + kv), head = task % (queries + kv);
+    const Part *part = part_of(p, row);
     float *x = p->wide + (size_t)row * width + head * dim;
-    int depth = depth_of(p, row);
-    rotate(x, dim, p->cosines + depth * dim / 2, p->sines + depth * dim / 2,
-           head < queries ? l->query_norm : l->key_norm, m->eps);
+    size_t turn = (size_t)(part->start + depth_of(part, row - part->first)) * (dim / 2);
+    rotate(x, dim, p->cosines + turn, p->sines + turn, head < queries ? l->query_norm : l->key_norm, m->eps);
     if (head < queries) continue;
-    int at = p->start + row, tile = at / TILE, offset = at % TILE;
-    size_t base = (((size_t)layer * p->num_tiles + tile) * kv + head - queries) * TILE * dim;
+    int at = part->start + row - part->first, tile = at / TILE, offset = at % TILE;
+    size_t base = (((size_t)layer * part->num_tiles + tile) * kv + head - queries) * TILE * dim;
     const float *value = x + kv * dim;
     for (int d = 0; d < dim; d++) {
-      p->keys[base + (size_t)d * TILE + offset] = narrowed(x[d]);
-      p->values[base + (size_t)offset * dim + d] = narrowed(value[d]);
+      part->keys[base + (size_t)d * TILE + offset] = narrowed(x[d]);
+      part->values[base + (size_t)offset * dim + d] = narrowed(value[d]);
     }
   }
 }
@@ -471,35 +486,48 @@ static inline void gather(const Attention *a, int dim, int d, int num, const flo
     for (int i = 0; i < num; i++) *(vecu *)(a->targets[q] + d + i * LANES) = sums[q][i] * norms[q];
 }
 
-/* The query heads that share keys and values, of all rows, in groups of QUERIES. What a query sees
-   does not depend on its group: what others see beyond that has weight zero. */
-static void attend(Pass *p, int thread, int layer) {
+/* The query heads that share keys and values, of all rows of a part, in groups of QUERIES. What a query
+   sees does not depend on its group: what others see beyond that has weight zero. In a tree each row
+   sees other keys: its heads are groups of their own. */
+static int num_sets(const Part *part) { return part->paths ? part->num_rows : 1; }
+
+static int num_groups(const Model *m, const Part *part) {
+  int num = part->num_rows * (m->num_heads / m->num_kv_heads) / num_sets(part);
+  return (num + QUERIES - 1) / QUERIES;
+}
+
+static void attend_group(Pass *p, int thread, int layer, const Part *part, int task) {
   const Model *m = p->model;
-  int dim = m->head_dim, kv = m->num_kv_heads, group = m->num_heads / kv;
-  /* In a tree each row sees other keys: its heads are groups of their own. */
-  int num_sets = p->paths ? p->num_rows : 1, num = p->num_rows * group / num_sets;
-  int width = (m->num_heads + 2 * kv) * dim, num_groups = (num + QUERIES - 1) / QUERIES;
-  for (int task = thread; task < num_sets * kv * num_groups; task += p->num_threads) {
-    int set = task / (kv * num_groups), shared = task / num_groups % kv;
-    int first = task % num_groups * QUERIES;
-    size_t base = ((size_t)layer * p->num_tiles * kv + shared) * TILE * dim;
-    Attention a = {.keys = p->keys + base, .values = p->values + base, .start = p->start,
-                   .tile_stride = (size_t)kv * TILE * dim, .path = p->paths ? p->paths[set] : NULL};
-    for (int q = 0; q < QUERIES; q++) {
-      int at = first + q < num ? first + q : num - 1; /* a group that is not full repeats the last */
-      int row = set + at / group, head = shared * group + at % group;
-      a.last = a.lasts[q] = p->start + depth_of(p, row);
-      a.queries[q] = p->wide + (size_t)row * width + head * dim;
-      a.scores[q] = p->scores + ((size_t)thread * QUERIES + q) * p->num_tiles * TILE;
-      a.targets[q] = p->attended + ((size_t)row * m->num_heads + head) * dim;
-    }
-    vec largest[QUERIES];
-    float norms[QUERIES];
-    score(&a, dim, largest);
-    for (int q = 0; q < QUERIES; q++) norms[q] = weigh(&a, q, largest[q]);
-    int d = 0;
-    for (; d + PART * LANES <= dim; d += PART * LANES) gather(&a, dim, d, PART, norms);
-    for (; d < dim; d += LANES) gather(&a, dim, d, 1, norms);
+  int dim = m->head_dim, kv = m->num_kv_heads, share = m->num_heads / kv;
+  int width = (m->num_heads + 2 * kv) * dim, groups = num_groups(m, part);
+  int set = task / (kv * groups), shared = task / groups % kv, first = task % groups * QUERIES;
+  int num = part->num_rows * share / num_sets(part);
+  size_t base = ((size_t)layer * part->num_tiles * kv + shared) * TILE * dim;
+  Attention a = {.keys = part->keys + base, .values = part->values + base, .start = part->start,
+                 .tile_stride = (size_t)kv * TILE * dim, .path = part->paths ? part->paths[set] : NULL};
+  for (int q = 0; q < QUERIES; q++) {
+    int at = first + q < num ? first + q : num - 1; /* a group that is not full repeats the last */
+    int own = set + at / share, row = part->first + own, head = shared * share + at % share;
+    a.last = a.lasts[q] = part->start + depth_of(part, own);
+    a.queries[q] = p->wide + (size_t)row * width + head * dim;
+    a.scores[q] = p->scores + ((size_t)thread * QUERIES + q) * p->most_tiles * TILE;
+    a.targets[q] = p->attended + ((size_t)row * m->num_heads + head) * dim;
+  }
+  vec largest[QUERIES];
+  float norms[QUERIES];
+  score(&a, dim, largest);
+  for (int q = 0; q < QUERIES; q++) norms[q] = weigh(&a, q, largest[q]);
+  int d = 0;
+  for (; d + PART * LANES <= dim; d += PART * LANES) gather(&a, dim, d, PART, norms);
+  for (; d < dim; d += LANES) gather(&a, dim, d, 1, norms);
+}
+
+static void attend(Pass *p, int thread, int layer) {
+  int task = 0;
+  for (const Part *part = p->parts; part < p->parts + p->num_parts; part++) {
+    int num = num_sets(part) * p->model->num_kv_heads * num_groups(p->model, part);
+    for (int own = 0; own < num; own++, task++)
+      if (task % p->num_threads == thread) attend_group(p, thread, layer, part, own);
   }
 }
 
@@ -547,7 +575,7 @@ static void run(void *argument) {
   for (int layer = 0; layer < m->num_layers; layer++) {
     const Layer *l = m->layers + layer;
     int heads = (m->num_heads + 2 * m->num_kv_heads) * m->head_dim;
-    norm_and_split(p, t, l->attention_norm, &l->qkv, 0, p->num_rows);
+    norm_and_split(p, t, l->attention_norm, &l->qkv, NULL, p->num_rows);
     barrier(p);
     product(p, t, &l->qkv, 0, p->num_rows, p->wide, heads, heads, 0);
     barrier(p);
@@ -559,7 +587,7 @@ static void run(void *argument) {
     barrier(p);
     product(p, t, &l->output, 0, p->num_rows, p->hidden, hidden, hidden, 1);
     barrier(p);
-    norm_and_split(p, t, l->mlp_norm, &l->gate_up, 0, p->num_rows);
+    norm_and_split(p, t, l->mlp_norm, &l->gate_up, NULL, p->num_rows);
     barrier(p);
     product(p, t, &l->gate_up, 0, p->num_rows, p->wide, 2 * m->inner, 2 * m->inner, 0);
     barrier(p);
@@ -569,7 +597,7 @@ static void run(void *argument) {
     barrier(p);
   }
   if (p->num_logits) {
-    norm_and_split(p, t, m->final_norm, &m->head, p->num_rows - p->num_logits, p->num_logits);
+    norm_and_split(p, t, m->final_norm, &m->head, p->scored, p->num_logits);
     barrier(p);
     product(p, t, &m->head, 0, p->num_logits, p->logits, m->vocab, m->vocab, 0);
   }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from specengine.errors import (
     RequestInvalid,
 )
 from specengine.models.decoder import Decoder
-from specengine.models.target import Tree
+from specengine.models.integer import IntegerDecoder
+from specengine.models.target import Rows, Tree
 from specengine.protocol import CancelCause, Complete, EngineState, SamplingOptions, StopReason
 from specengine.scheduler import Job, Key, Outcome
 from specengine.settings import EngineSettings
@@ -426,3 +428,43 @@ def test_a_request_s_wishes_reach_its_session(engine: Engine) -> None:
     stopped = client.ask("x = ", max_tokens=6, sampling=biased, stop=(outcome.text[-1],))
     assert stopped.stop_reason is StopReason.STOP_STRING
     assert outcome.text[-1] not in stopped.text
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_requests_that_share_passes_get_what_they_get_alone(
+    settings: EngineSettings, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Eight users at once, each with a text, a length, wishes and a drafter of their own."""
+    dice = random.Random(seed)
+    wishes = [
+        {
+            "prefix": LONG_PREFIX[: dice.randrange(10, 900)],
+            "max_tokens": dice.randrange(5, 40),
+            "drafter": dice.choice(["none", "suffix"]),
+            "sampling": SamplingOptions(
+                temperature=dice.choice([0.0, 0.8]), seed=dice.randrange(9)
+            ),
+        }
+        for _ in range(8)
+    ]
+    shared = Counter[int]()
+    forward_batch = IntegerDecoder.forward_batch
+
+    def counting(self: IntegerDecoder, parts: Sequence[Rows]) -> list[torch.Tensor]:
+        shared[len(parts)] += 1
+        return forward_batch(self, parts)
+
+    monkeypatch.setattr(IntegerDecoder, "forward_batch", counting)
+    engine = Engine(
+        msgspec.structs.replace(settings, precision="int8", slots=8), lambda status: None
+    )
+    engine.start()
+    client = Client(engine)
+    alone = [client.ask(document=f"alone {at}", **each) for at, each in enumerate(wishes)]
+    if not shared:
+        pytest.skip("there is no native pass here")
+    answers = [client.send(document=f"shared {at}", **each) for at, each in enumerate(wishes)]
+    together = [answer.result(WAIT_S) for answer in answers]
+    engine.close()
+    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
+    assert sum(shared[num] for num in shared if num > 1) > 0

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
+import torch
 
+from specengine.cache.kv_cache import KVCache, KVShape
 from specengine.decoding.session import Counts
 from specengine.errors import EngineBusy, InternalFault, PromptTooLong, RequestError
+from specengine.models.target import Rows
 from specengine.protocol import CancelCause, Complete, SamplingOptions, StopReason, TokenLogprobs
 from specengine.scheduler import Job, Key, Outcome, Scheduler
 
@@ -25,13 +29,25 @@ class FakeSession:
     written: int = 0
     drafter_name: str = "fake"
     logprobs: tuple[TokenLogprobs, ...] = ()
+    rows: int = 4
 
     @property
     def written_ids(self) -> tuple[int, ...]:
         return tuple(range(self.written))
 
-    def advance(self) -> str:
+    @property
+    def most_rows(self) -> int:
+        return self.rows
+
+    def prepare(self) -> Rows | None:
         assert self.num_closed == 0
+        if self.message.sampling.seed == 14:
+            raise ZeroDivisionError("a bug")
+        return Rows([self.message.request] * self.rows, NO_CACHE, 1)
+
+    def take(self, logits: torch.Tensor) -> str:
+        assert self.num_closed == 0
+        assert int(logits[0, 0]) == self.message.request
         self.journal.append(self.message.request)
         if self.message.sampling.seed == 13:
             raise ZeroDivisionError("a bug")
@@ -47,10 +63,30 @@ class FakeSession:
         self.num_closed += 1
 
 
+NO_CACHE = KVCache(KVShape(1, 1, 2, torch.float32, torch.device("cpu")), 1)
+
+
+@dataclass
+class FakeTarget:
+    """Answers each part with its first token."""
+
+    batch_rows: int
+    passes: list[list[int]]
+    poison: int = -1
+    """A request with which every pass fails."""
+
+    def forward_batch(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
+        requests = [part.token_ids[0] for part in parts]
+        self.passes.append(requests)
+        if self.poison in requests:
+            raise ZeroDivisionError("a bug")
+        return [torch.full((1, 1), float(request)) for request in requests]
+
+
 class Desk:
     """A scheduler with fake sessions, and everything it said."""
 
-    def __init__(self, *, max_running: int = 2, max_waiting: int = 4) -> None:
+    def __init__(self, *, max_running: int = 2, max_waiting: int = 4, batch_rows: int = 0) -> None:
         self.journal: list[int] = []
         """Requests in the order of their passes."""
         self.sessions: list[FakeSession] = []
@@ -58,8 +94,13 @@ class Desk:
         self.failed: dict[int, RequestError] = {}
         self.texts: dict[int, str] = {}
         self.now = 0.0
+        self.target = FakeTarget(batch_rows, [])
         self.scheduler = Scheduler(
-            self._start, max_running=max_running, max_waiting=max_waiting, clock=lambda: self.now
+            self._start,
+            max_running=max_running,
+            max_waiting=max_waiting,
+            target=lambda: self.target,
+            clock=lambda: self.now,
         )
 
     def _start(self, message: Complete) -> FakeSession:
@@ -237,7 +278,7 @@ def test_a_request_that_cannot_start_fails_alone() -> None:
     assert desk.done[2].stop_reason is StopReason.LENGTH
 
 
-@pytest.mark.parametrize(("prefix", "seed"), [("bug", 0), ("", 13)])
+@pytest.mark.parametrize(("prefix", "seed"), [("bug", 0), ("", 13), ("", 14)])
 def test_a_bug_ends_its_request_only(
     prefix: str, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -311,4 +352,44 @@ def test_a_listener_with_a_bug_harms_nobody_else(caplog: pytest.LogCaptureFixtur
     desk.run()
     assert desk.done[1].stop_reason is StopReason.LENGTH
     assert "could not be delivered" in caplog.text
+    desk.check_all_closed()
+
+
+def test_requests_that_fit_share_a_pass() -> None:
+    desk = Desk(max_running=4, batch_rows=8)
+    for request in (1, 2, 3):
+        desk.add(request, max_tokens=2)
+    desk.run()
+    assert desk.target.passes == [[3, 2], [1, 3], [2, 1]]
+    assert {outcome.text for outcome in desk.done.values()} == {"xx."}
+    desk.check_all_closed()
+
+
+def test_a_target_that_takes_one_sequence_gets_one() -> None:
+    desk = Desk(max_running=4, batch_rows=0)
+    for request in (1, 2):
+        desk.add(request, max_tokens=2)
+    desk.run()
+    assert desk.target.passes == [[2], [1], [2], [1]]
+
+
+def test_a_request_leaves_between_passes_and_another_takes_its_place() -> None:
+    desk = Desk(max_running=3, batch_rows=8)
+    for request in (1, 2, 3):
+        desk.add(request, max_tokens=5)
+    desk.scheduler.run_once()
+    desk.scheduler.cancel(Key(1, 3), CancelCause.CLIENT)
+    desk.scheduler.run_once()
+    assert desk.target.passes == [[3, 2], [1, 2]]
+    assert 3 in desk.done
+
+
+def test_a_request_that_spoils_a_shared_pass_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk(max_running=4, batch_rows=8)
+    desk.target.poison = 2
+    for request in (1, 2, 3):
+        desk.add(request, max_tokens=2)
+    desk.run()
+    assert set(desk.failed) == {2}
+    assert {request: outcome.text for request, outcome in desk.done.items()} == {1: "xx.", 3: "xx."}
     desk.check_all_closed()

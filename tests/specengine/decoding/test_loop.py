@@ -55,14 +55,16 @@ def test_the_cache_after_steps_equals_that_of_the_committed_text() -> None:
             assert torch.equal(ours, theirs)
 
 
-def test_prefill_leaves_its_last_chunk_to_the_step() -> None:
+def test_a_prompt_leaves_its_last_chunk_to_the_step() -> None:
     model = tiny_decoder()
     token_ids = list(range(10, 10 + 2 * PROMPT_ROWS + 5))
     cache = KVCache(model.kv_shape, 128)
-    assert not loop.prefill(model, cache, token_ids)
-    assert not loop.prefill(model, cache, token_ids)
-    assert cache.length == 2 * PROMPT_ROWS
-    assert loop.prefill(model, cache, token_ids)
+    for start in (0, PROMPT_ROWS):
+        rows = loop.prompt_rows(model, cache, token_ids)
+        assert rows is not None
+        assert rows.token_ids == token_ids[start : start + PROMPT_ROWS]
+        model.forward_batch([rows])
+    assert loop.prompt_rows(model, cache, token_ids) is None
     assert cache.length == 2 * PROMPT_ROWS
 
 

@@ -20,7 +20,7 @@ from specengine.drafters.base import DrafterSource
 from specengine.drafters.none import NoDrafts
 from specengine.drafters.suffix import SuffixDrafts
 from specengine.models.registry import ModelEntry
-from specengine.models.target import PROMPT_ROWS, Tree
+from specengine.models.target import PROMPT_ROWS, Rows, Tree
 from specengine.protocol import StopReason
 from specengine.sampling import GREEDY, Sampling
 from tests.exact import adversaries
@@ -267,6 +267,11 @@ class ScriptedTarget:
 
     def __init__(self, written: dict[int, int]) -> None:
         self._written = written
+
+    def forward_batch(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
+        return [
+            self.forward(part.token_ids, part.cache, num_logits=part.num_logits) for part in parts
+        ]
 
     def forward(
         self, token_ids: list[int], cache: KVCache, *, num_logits: int, tree: Tree | None = None

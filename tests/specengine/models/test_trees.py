@@ -9,7 +9,7 @@ import torch
 
 from specengine.cache.kv_cache import TILE, KVCache
 from specengine.models.graphs import GraphDecoder, run_again
-from specengine.models.target import Target, Tree
+from specengine.models.target import Rows, Target, Tree
 from specengine.models.targets import decoder_from, find_kernel, integer_decoder_from
 from specengine.native.build import Kernel
 from tests.specengine.tiny import tiny_architecture, tiny_decoder, tiny_tensors
@@ -125,3 +125,24 @@ def test_recorded_passes_compute_trees_too() -> None:
         [7, 8], cache_behind(ours, prompt), num_logits=2, tree=Tree.behind(1, [-1])
     )
     assert torch.equal(chain, again)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sequence_has_in_a_batch_the_bits_it_has_alone(target: Target, seed: int) -> None:
+    """Sequences of their own lengths, trees among them, read in one pass and one by one."""
+    rng = random.Random(seed)
+    lengths = [rng.randrange(1, 2 * TILE - 40) for _ in range(4)]
+    parents = random_parents(rng, 6)
+    sizes = [1, 5, 7, 9]
+    trees = [None, None, Tree.behind(1, parents), None]
+    together: list[Rows] = []
+    alone: list[torch.Tensor] = []
+    for at, (length, size, tree) in enumerate(zip(lengths, sizes, trees, strict=True)):
+        prompt, rows = tokens(length, at), tokens(size, at + 9)
+        together.append(Rows(rows, cache_behind(target, prompt), size, tree))
+        cache = cache_behind(target, prompt)
+        alone.append(target.forward(rows, cache, num_logits=size, tree=tree))
+    for ours, theirs in zip(target.forward_batch(together), alone, strict=True):
+        assert torch.equal(ours, theirs)
+    for part, length in zip(together, lengths, strict=True):
+        assert part.cache.length == length + len(part.token_ids)
