@@ -21,6 +21,7 @@ from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache
 from specengine.decoding.prompt import PromptLayout
 from specengine.decoding.session import Limits, Models, Session
+from specengine.decoding.several import Several
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.build import build, recipes, resolve
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
@@ -52,6 +53,7 @@ RETRY_S: Final = 10.0
 FETCH_SHARE: Final = 0.8
 MAX_STOP_STRINGS: Final = 16
 MAX_LOGPROBS: Final = 20
+MAX_ALTERNATIVES: Final = 8
 """Share of the progress bar that fetching and converting take; reading the weights the rest."""
 
 
@@ -291,7 +293,22 @@ class Engine:
             self._sources[name] = build(name, self._known)
         return self._sources[name]
 
-    def _new_session(self, message: Complete) -> Session:
+    def _new_session(self, message: Complete) -> Session | Several:
+        if not 1 <= message.n <= MAX_ALTERNATIVES:
+            raise RequestInvalid(f"n is {message.n}; allowed are 1 to {MAX_ALTERNATIVES}.")
+        if message.n == 1:
+            return self._session(message)
+        if message.sampling.temperature == 0:
+            raise RequestInvalid("n completions differ by their seeds only; set a temperature.")
+
+        def start(number: int) -> Session:
+            seed = message.sampling.seed + number
+            sampling = msgspec.structs.replace(message.sampling, seed=seed)
+            return self._session(msgspec.structs.replace(message, sampling=sampling))
+
+        return Several(start, message.n)
+
+    def _session(self, message: Complete) -> Session:
         assert self._models is not None
         assert self._layout is not None
         limits = self._limits(message)

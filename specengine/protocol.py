@@ -117,6 +117,8 @@ class Complete(_Message, frozen=True, tag="complete"):
     """Strings that end the text, and are not part of it."""
     logprobs: int | None = None
     """If set, ``Done`` tells the log-probability of each token and of so many likeliest ones."""
+    n: int = 1
+    """So many completions, with the seeds from that of ``sampling`` on. The first is streamed."""
     drafter: str | None = None
     """Overrides the engine's drafter for this request."""
     heal: bool = True
@@ -188,6 +190,8 @@ class Done(_Message, frozen=True, tag="done"):
     ms: PhaseTimes
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One for each of ``token_ids``, if asked for."""
+    alternatives: tuple[str, ...] = ()
+    """The other completions, if more than one was asked for."""
 
 
 class Failed(_Message, frozen=True, tag="failed"):

@@ -37,9 +37,20 @@ class Key:
 class Running(Protocol):
     """What the scheduler needs of a session; ``decoding.session.Session`` is one."""
 
-    stop_reason: StopReason | None
-    counts: Counts
-    drafter_name: str
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Return why it has ended by itself, or None."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """Return its tokens and times."""
+        ...
+
+    @property
+    def drafter_name(self) -> str:
+        """Return who drafts, for the trace."""
+        ...
 
     @property
     def written_ids(self) -> tuple[int, ...]:
@@ -49,6 +60,11 @@ class Running(Protocol):
     @property
     def logprobs(self) -> tuple[TokenLogprobs, ...]:
         """Return one for each of them, if that was asked for."""
+        ...
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        """Return further completions, if they were asked for."""
         ...
 
     @property
@@ -87,6 +103,7 @@ class Outcome:
     queue_ms: float
     total_ms: float
     logprobs: tuple[TokenLogprobs, ...] = ()
+    alternatives: tuple[str, ...] = ()
 
 
 @dataclass
@@ -302,6 +319,7 @@ class Scheduler:
             queue_ms=(started - job.received_at) * 1000,
             total_ms=(now - job.received_at) * 1000,
             logprobs=() if session is None else session.logprobs,
+            alternatives=() if session is None else session.alternatives,
         )
 
     def _fail(self, job: Job, error: RequestError) -> None:

@@ -244,6 +244,7 @@ class Server:
                 total=outcome.total_ms,
             ),
             logprobs=outcome.logprobs,
+            alternatives=outcome.alternatives,
         )
 
 

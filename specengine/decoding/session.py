@@ -114,6 +114,11 @@ class Session:
         return tuple(self._token_ids[len(self.prompt.token_ids) :])
 
     @property
+    def alternatives(self) -> tuple[str, ...]:
+        """Return nothing: a session writes one completion."""
+        return ()
+
+    @property
     def logprobs(self) -> tuple[TokenLogprobs, ...]:
         """Return what the target thought of each of ``written_ids``, if that is noted."""
         return tuple(self._logprobs[: len(self.written_ids)])

@@ -259,6 +259,9 @@ def test_every_drafter_gives_the_text_of_none(
         {"stop": ("a", "")},
         {"stop": ("a",) * 17},
         {"logprobs": 21},
+        {"n": 0},
+        {"n": 9},
+        {"n": 2},
         {"drafter": "guess"},
         {"drafter": "draft_model"},
         {"drafter": "suffix+suffix"},
@@ -468,3 +471,26 @@ def test_requests_that_share_passes_get_what_they_get_alone(
     engine.close()
     assert [each.token_ids for each in together] == [each.token_ids for each in alone]
     assert sum(shared[num] for num in shared if num > 1) > 0
+
+
+def test_several_completions_are_those_of_their_seeds(engine: Engine) -> None:
+    client = Client(engine)
+    sampling = SamplingOptions(temperature=1.0, seed=5)
+    alone = [
+        client.ask(LONG_PREFIX, sampling=msgspec.structs.replace(sampling, seed=seed))
+        for seed in (5, 6, 7)
+    ]
+    together = client.ask(LONG_PREFIX, sampling=sampling, n=3)
+    assert together.text == alone[0].text
+    assert together.token_ids == alone[0].token_ids
+    assert together.alternatives == (alone[1].text, alone[2].text)
+    assert len({together.text, *together.alternatives}) == 3
+
+
+def test_a_stop_in_the_middle_of_several_ends_all(engine: Engine) -> None:
+    client = Client(engine)
+    sampling = SamplingOptions(temperature=1.0)
+    answer = client.send(LONG_PREFIX, sampling=sampling, n=8, max_tokens=60)
+    client.cancel(client.last_request)
+    assert answer.result(WAIT_S).stop_reason is StopReason.CANCELLED
+    assert client.ask(LONG_PREFIX, sampling=sampling).stop_reason is StopReason.LENGTH

@@ -38,7 +38,7 @@ from specengine.protocol import (
 OPTIONS = SamplingOptions(0.5, 3, logit_bias={7: 1.5})
 CLIENT_MESSAGES: list[ClientMessage] = [
     Hello(PROTOCOL_VERSION, "test", "secret"),
-    Complete(1, "d", "x = ", "\n", 8, OPTIONS, ("a",), 2, "none", False),
+    Complete(1, "d", "x = ", "\n", 8, OPTIONS, ("a",), 2, 3, "none", False),
     Cancel(1, CancelCause.SUPERSEDED),
     Stop(1),
     StatusQuery(),
@@ -49,7 +49,7 @@ ENGINE_MESSAGES: list[EngineMessage] = [
     Done(
         1, "a", (1, 2), StopReason.CANCELLED, CancelCause.CLIENT, "m", "d", 3,
         TokenCounts(1, 2, 3, 4, 5, 6), PhaseTimes(1.0, 2.0, 3.0, 4.0, 5.0),
-        (TokenLogprobs(1, -0.5, ((1, -0.5),)),),
+        (TokenLogprobs(1, -0.5, ((1, -0.5),)),), ("b",),
     ),
     Failed(1, "engine_busy", "full.", "wait."),
     EngineStatus(EngineState.LOADING, "m", "d", 0.5, "reading", 1, 2, 4096),

@@ -29,6 +29,7 @@ class FakeSession:
     written: int = 0
     drafter_name: str = "fake"
     logprobs: tuple[TokenLogprobs, ...] = ()
+    alternatives: tuple[str, ...] = ()
     rows: int = 4
 
     @property
