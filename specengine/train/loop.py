@@ -85,12 +85,19 @@ class Progress:
 class Run:
     """A training run in a folder."""
 
-    def __init__(self, network: Network, folder: Path, plan: Plan) -> None:
-        """Take up what the folder holds, or begin anew.
+    def __init__(
+        self,
+        network: Network,
+        folder: Path,
+        plan: Plan,
+        on_saved: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take up what the folder holds, or begin anew; ``on_saved`` is called at each checkpoint.
 
         Raises:  LoadError when the state does not fit the network.
         """
         self._network, self._folder, self._plan = network, folder, plan
+        self._on_saved = on_saved
         folder.mkdir(parents=True, exist_ok=True)
         self._factors = network.parameters()
         self._optimizer = torch.optim.AdamW(
@@ -150,6 +157,7 @@ class Run:
         new = self._folder / f"{STATE}.new"
         write_tensors(new, {name: tensor.cpu() for name, tensor in tensors.items()}, metadata)
         os.replace(new, self._folder / STATE)
+        self._on_saved()
         self._saved_at = time.monotonic()
 
     def _step(self, batches: BatchMaker) -> tuple[float, int, float]:

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -59,7 +59,7 @@ def train_fim(
     """
     plan = _plan(options)
     check_plots()
-    _keep_memory()
+    trim = _keep_memory()
     entry, folder = _base(options, on_progress)
     tokenizer = Tokenizer.load(folder)
     texts = _sentinels(options)
@@ -69,7 +69,7 @@ def train_fim(
     if options.init is not None:
         network.take(Adapter.load(options.init))
     out: Path = options.out or cache_root() / "train" / f"{entry.name}-fim"
-    run = Run(network, out, plan)
+    run = Run(network, out, plan, on_saved=trim)
     batches = BatchMaker(DocumentChooser(corpus.train), maker, plan.seed)
     measured = measured_samples(corpus.held_out, maker, MEASURED)
     with _stop_wish() as wishes:
@@ -110,15 +110,18 @@ def measure_middles(
     return lines
 
 
-def _keep_memory() -> None:
-    """Let freed blocks stay with the process, where the C library is glibc.
+def _keep_memory() -> Callable[[], None]:
+    """Let freed blocks stay with the process, where the C library is glibc; return how to trim them.
 
-    By default it gives large ones back, and a third of a step is the kernel clearing new ones.
+    By default it gives large ones back at once, and a third of a step is the kernel clearing new
+    ones. Kept for good, they fall to pieces over batches of different shapes: 12 GB after an hour.
     """
-    if platform.libc_ver()[0] == "glibc":
-        library = ctypes.CDLL(None)
-        for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-            library.mallopt(parameter, _MOST_KEPT)
+    if platform.libc_ver()[0] != "glibc":
+        return lambda: None
+    library = ctypes.CDLL(None)
+    for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+        library.mallopt(parameter, _MOST_KEPT)
+    return lambda: library.malloc_trim(0)
 
 
 def _plan(options: argparse.Namespace) -> Plan:

@@ -112,6 +112,14 @@ def test_a_state_that_was_only_half_written_is_not_taken(tmp_path: Path) -> None
     assert len(losses_of(tmp_path)) == 2
 
 
+def test_whoever_wants_to_know_is_told_of_each_checkpoint(tmp_path: Path) -> None:
+    told: list[int] = []
+    run = Run(network_of(), tmp_path, PLAN, on_saved=lambda: told.append(1))
+    run.save()
+    assert (tmp_path / STATE).exists()
+    assert told == [1]
+
+
 def test_a_run_of_another_rank_is_refused(tmp_path: Path) -> None:
     run_steps(tmp_path, 1)
     with pytest.raises(LoadError, match="another model or rank"):

@@ -8,7 +8,7 @@ import torch
 from specengine.cache.kv_cache import KVCache
 from specengine.errors import LoadError
 from specengine.models.targets import decoder_from
-from specengine.train.network import Network
+from specengine.train.network import LOSS_ROWS, Network
 from tests.specengine.tiny import tiny_architecture, tiny_tensors
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -122,3 +122,22 @@ def test_a_network_goes_on_from_an_adapter() -> None:
 def test_an_adapter_of_another_rank_is_refused() -> None:
     with pytest.raises(LoadError, match="q_proj"):
         network_of(rank=4).take(network_of(rank=2).adapter())
+
+
+def test_losses_and_gradients_are_those_of_cross_entropy_in_any_number_of_rows() -> None:
+    network = network_of()
+    generator = torch.Generator().manual_seed(4)
+    num_rows = 2 * LOSS_ROWS + 7
+    hidden = torch.randn(num_rows, network.architecture.hidden_size, generator=generator)
+    targets = torch.randint(0, network.architecture.vocab_size, (num_rows,), generator=generator)
+    weights = torch.rand(num_rows, generator=generator)
+    ours, theirs = hidden.clone().requires_grad_(), hidden.clone().requires_grad_()
+    losses, likeliest = network.losses(ours, targets)
+    (losses * weights).sum().backward()
+    scale = torch.rsqrt(theirs.pow(2).mean(-1, keepdim=True) + network.architecture.norm_eps)
+    logits = (theirs * scale * network.final_norm) @ network.head.T
+    expected = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5)
+    assert torch.equal(likeliest, logits.argmax(-1) == targets)
