@@ -111,7 +111,7 @@ def measure_middles(
 
 
 def _keep_memory() -> Callable[[], None]:
-    """Let freed blocks stay with the process, where the C library is glibc; return how to trim them.
+    """Let freed blocks stay with the process, where the C library is glibc; return how to trim.
 
     By default it gives large ones back at once, and a third of a step is the kernel clearing new
     ones. Kept for good, they fall to pieces over batches of different shapes: 12 GB after an hour.
