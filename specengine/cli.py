@@ -125,13 +125,13 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
-        choices=("decode", "infill", "perplexity", "shapes", "typing"),
+        choices=("decode", "infill", "peers", "perplexity", "shapes", "typing"),
         help="what to measure",
     )
     _add_engine_options(parser)
     parser.add_argument("--device", help="auto, cpu, cuda or another torch device")
     parser.add_argument("--limit", type=int, help="prompts, gaps of each set, or keys to take")
-    parser.add_argument("--runs", type=int, default=3, help="repetitions of decode")
+    parser.add_argument("--runs", type=int, help="repetitions; default: decode 3, peers 5")
     parser.add_argument("--sets", metavar="single,multi,span", help="of infill; default: all")
     parser.add_argument(
         "--shapes", metavar="0.5b,7b,…", help="of shapes: sizes of Qwen2.5-Coder; default: to 7b"
@@ -145,6 +145,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         "that stops mistakes, not malice",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="peers: also draw the rows there")
     parser.set_defaults(run=_bench)
 
 

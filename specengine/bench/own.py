@@ -20,8 +20,10 @@ from specengine.drafters.build import build, recipes
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
 from specengine.models import registry
 from specengine.models.convert import ensure_model
+from specengine.models.integer import IntegerDecoder
 from specengine.models.registry import ModelEntry
 from specengine.models.staging import OnProgress
+from specengine.models.target import Target
 from specengine.models.targets import load_target
 from specengine.models.tokenizer import Tokenizer
 from specengine.sampling import Sampling
@@ -147,6 +149,13 @@ def load_own(settings: EngineSettings, on_progress: OnProgress) -> OwnEngine:
     models = Models(decoder, tokenizer, decoder.vocab_size, PrefixCache(lambda: cache, 1))
     layout = PromptLayout(entry, tokenizer, settings.prompt_tokens)
     return OwnEngine(settings, entry, folder, models, layout, cache)
+
+
+def compiled_for(target: Target) -> str:
+    """Return the instructions that a target was compiled to use."""
+    if isinstance(target, IntegerDecoder):
+        return f"native {target.kernel.variant}"
+    return f"torch {torch.backends.cpu.get_cpu_capability()}"
 
 
 def without_ends(models: Models) -> Models:

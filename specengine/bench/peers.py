@@ -60,6 +60,7 @@ class TransformersContestant:
         """
         from transformers import DynamicCache
 
+        # Later versions call it `cache`, but take this name too, which earlier ones know alone.
         stored = {"past_key_values": DynamicCache(config=self._model.config)}
         self._write(prompt_ids[:-1], 1, stored)
         return self._write(prompt_ids, 1, stored).prefill_ms

@@ -9,11 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import torch
 
-from specengine.bench import decode, infill, keystrokes, perplexity, sandbox, shapes
+from specengine.bench import (
+    decode,
+    infill,
+    keystrokes,
+    lineup,
+    peer_rows,
+    perplexity,
+    plots,
+    sandbox,
+    shapes,
+)
+from specengine.bench.compare import Comparison, Tasks, compare
 from specengine.bench.contestants import Contestant
 from specengine.bench.machine import describe
 from specengine.bench.own import OwnContestant, OwnEngine, load_own
+from specengine.bench.peer_process import PeerProcess
 from specengine.bench.peers import (
     INSTALL_HINT,
     LOOKUP_TOKENS,
@@ -29,6 +42,7 @@ from specengine.bench.workloads import (
     load_problems,
     prompt_sets,
 )
+from specengine.decoding.prompt import PromptLayout
 from specengine.errors import SettingsInvalid
 from specengine.models import registry
 from specengine.models.convert import ensure_model
@@ -41,10 +55,13 @@ Rows = Sequence[msgspec.Struct]
 SETTINGS: Final = ("model", "drafter", "draft_model", "precision", "device")
 """Options that are engine settings too."""
 
-FURTHER_OPTIONS: Final = ("sets", "no_heal", "run_tests", "shapes")
+FURTHER_OPTIONS: Final = ("sets", "no_heal", "run_tests", "shapes", "plot")
 """Of one benchmark each."""
 
+DECODE_RUNS: Final = 3
+PEERS_RUNS: Final = 5
 DECODE_LIMIT: Final = 20
+PEERS_LIMIT: Final = 6
 INFILL_LIMIT: Final = 80
 PERPLEXITY_LIMIT: Final = 164
 TYPING_LIMIT: Final = 200
@@ -57,17 +74,17 @@ def run(what: str, options: argparse.Namespace) -> None:
 
     Raises:  SpecEngineError.
     """
-    for name in ("limit", "runs"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise SettingsInvalid(f"--{name} is {value}; it must be 1 or more.")
+    _check(what, options)
     # Described first: afterwards the load average is our own.
     machine = describe()
     settings = load_settings({name: getattr(options, name) for name in SETTINGS})
     rows = BENCHMARKS[what](settings, options)
-    sys.stdout.write(f"\n{table(rows)}\n")
+    sys.stdout.write(f"\n{TABLES.get(what, table)(rows)}\n")
     report = Report(machine, command_text(what, options), rows)
     if options.json is not None:
         write_report(report, options.json)
+    if options.plot is not None:
+        PICTURES[what](options.plot, rows)
 
 
 def command_text(what: str, options: argparse.Namespace) -> str:
@@ -82,6 +99,18 @@ def command_text(what: str, options: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
+def _check(what: str, options: argparse.Namespace) -> None:
+    """Refuse options that would spoil a run in its end, or in silence."""
+    for name in ("limit", "runs"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise SettingsInvalid(f"--{name} is {value}; it must be 1 or more.")
+    if options.plot is not None:
+        if what not in PICTURES:
+            hint = f"There is one of {', '.join(PICTURES)}."
+            raise SettingsInvalid(f"--plot: there is no picture of {what}.", hint=hint)
+        plots.check_plots(options.plot)
+
+
 def _bench_decode(settings: EngineSettings, options: argparse.Namespace) -> Rows:
     own = load_own(settings, _show)
     contestants: list[Contestant] = [
@@ -89,15 +118,19 @@ def _bench_decode(settings: EngineSettings, options: argparse.Namespace) -> Rows
         OwnContestant(own, settings.drafter),
     ]
     contestants += _peers(own)
-    sets = [
-        decode.TokenSet(
-            texts.name,
-            [own.layout.lay_out(text, "", heal=False).token_ids for text in texts.prompts],
-        )
-        for texts in prompt_sets(options.limit or DECODE_LIMIT)
-    ]
-    conditions = decode.Conditions(own.entry.name, own.models.target.precision, options.runs)
+    sets = _token_sets(own.layout, options.limit or DECODE_LIMIT)
+    runs = options.runs or DECODE_RUNS
+    conditions = decode.Conditions(own.entry.name, own.models.target.precision, runs)
     return decode.measure(sets, contestants, conditions, _show)
+
+
+def _token_sets(layout: PromptLayout, limit: int) -> list[decode.TokenSet]:
+    return [
+        decode.TokenSet(
+            texts.name, [layout.lay_out(text, "", heal=False).token_ids for text in texts.prompts]
+        )
+        for texts in prompt_sets(limit)
+    ]
 
 
 def _peers(own: OwnEngine) -> list[Contestant]:
@@ -107,6 +140,30 @@ def _peers(own: OwnEngine) -> list[Contestant]:
     _show(0.0, "transformers loads")
     model = load_transformers(own.folder, own.models.target.precision)
     return [TransformersContestant(model), TransformersContestant(model, LOOKUP_TOKENS)]
+
+
+def _bench_peers(settings: EngineSettings, options: argparse.Namespace) -> Rows:
+    known = registry.load()
+    entry = lineup.model_to_compare(known, settings.model)
+    folder = ensure_model(entry, _show)
+    tokenizer = Tokenizer.load(folder)
+    lengths = lineup.usable_lengths(entry, folder)
+    layout = PromptLayout(entry, tokenizer, max(lengths))
+    text = "\n\n".join(problem.prompt + problem.canonical_solution for problem in load_problems())
+    ids = tokenizer.encode(text)
+    sets = _token_sets(layout, options.limit or PEERS_LIMIT)
+    ground = lineup.Ground(
+        entry, folder, settings.threads or torch.get_num_threads(), lineup.context_for(lengths)
+    )
+    found = lineup.line_up(known, settings, ground, _show)
+    for line in found.left_out:
+        _warn(line)
+    runs = options.runs or PEERS_RUNS
+    samples = compare(
+        Comparison(found.recipes, runs, decode.NUM_TOKENS, PeerProcess, _show, _warn),
+        Tasks(sets, [ids[:length] for length in lengths]),
+    )
+    return peer_rows.rows_of(samples, entry.name, [one_set.name for one_set in sets])
 
 
 def _bench_infill(settings: EngineSettings, options: argparse.Namespace) -> Rows:
@@ -157,6 +214,12 @@ def _bench_typing(settings: EngineSettings, options: argparse.Namespace) -> Rows
     return keystrokes.measure(settings, example, options.limit or TYPING_LIMIT, _show)
 
 
+def _warn(line: str) -> None:
+    """Say a line that a pipe gets too."""
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""
+    sys.stderr.write(f"{clear}{line}\n")
+
+
 def _show(fraction: float, detail: str) -> None:
     """Say on a terminal how far it is; a pipe stays silent."""
     if sys.stderr.isatty():
@@ -169,7 +232,14 @@ def _show(fraction: float, detail: str) -> None:
 BENCHMARKS: Final[Mapping[str, Callable[[EngineSettings, argparse.Namespace], Rows]]] = {
     "decode": _bench_decode,
     "infill": _bench_infill,
+    "peers": _bench_peers,
     "perplexity": _bench_perplexity,
     "shapes": _bench_shapes,
     "typing": _bench_typing,
 }
+
+TABLES: Final[Mapping[str, Callable[..., str]]] = {"peers": peer_rows.shown}
+"""How rows are shown that have more fields than a screen has columns."""
+
+PICTURES: Final[Mapping[str, Callable[..., None]]] = {"peers": plots.draw}
+"""Of whose rows there is one, for ``--plot``."""

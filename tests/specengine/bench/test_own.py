@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from specengine.bench.own import OwnContestant, OwnEngine, without_ends
+from specengine.bench.own import OwnContestant, OwnEngine, compiled_for, load_own, without_ends
 from specengine.errors import SettingsInvalid
 from tests.specengine.tiny import END_ID, greedy
 
@@ -46,3 +47,19 @@ def test_end_token_is_a_token_like_others(tiny_engine: OwnEngine):
 def test_draft_model_that_nobody_named_is_refused(tiny_engine: OwnEngine):
     with pytest.raises(SettingsInvalid, match="no draft model"):
         OwnContestant(tiny_engine, "draft_model")
+
+
+def test_prompt_that_was_read_before_is_not_read_again(tiny_engine: OwnEngine):
+    ticks = iter(range(100))
+    contestant = OwnContestant(tiny_engine, "none", clock=lambda: next(ticks))
+    # Two passes for 48 tokens from nothing; one where 47 of them are stored.
+    assert contestant.resume_ms(PROMPT) == 1000
+    assert contestant.write(PROMPT, 1).prefill_ms == 2000
+
+
+def test_instructions_are_named(tiny_engine: OwnEngine):
+    assert compiled_for(tiny_engine.models.target).startswith("torch ")
+    loaded = load_own(
+        msgspec.structs.replace(tiny_engine.settings, precision="int8"), lambda *_: None
+    )
+    assert compiled_for(loaded.models.target).startswith(("native ", "torch "))

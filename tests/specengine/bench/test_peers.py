@@ -68,6 +68,15 @@ def test_plain_decoding_drafts_nothing():
     assert "prompt_lookup_num_tokens" not in model.options
 
 
+def test_draft_model_is_handed_over():
+    model, assistant = FakeModel([(3 + 2, 3)]), object()
+    contestant = TransformersContestant(model, assistant=assistant)
+    written = contestant.write([1, 2, 3], 3)
+    assert (written.drafted, written.accepted) == (2, 2)
+    assert contestant.drafter == "assisted"
+    assert model.options["assistant_model"] is assistant
+
+
 def test_missing_transformers_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install"):
@@ -84,3 +93,39 @@ def test_both_engines_write_the_same_text_of_a_tiny_model_in_float32(tmp_path: P
     peer = TransformersContestant(load_transformers(folder, "float32"))
     prompt = [7, 8, 9, 20] * 10
     assert own.write(prompt, 16).token_ids == peer.write(prompt, 16).token_ids
+
+
+@pytest.fixture(scope="module")
+def tiny_transformers(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "llama"}), "utf-8")
+    return load_transformers(folder, "float32")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
+@pytest.mark.parametrize("drafting", [{}, {"lookup_tokens": 4}, {"assistant": True}])
+def test_real_model_reads_one_token_of_a_stored_prompt(
+    tiny_transformers: Any, drafting: dict[str, Any]
+):
+    if "assistant" in drafting:
+        drafting = {"assistant": tiny_transformers}
+    rows: list[int] = []
+    hook = tiny_transformers.register_forward_pre_hook(
+        lambda module, args, kwargs: rows.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    contestant = TransformersContestant(tiny_transformers, **drafting)
+    assert contestant.resume_ms([7, 8, 9, 20] * 10) > 0
+    hook.remove()
+    assert rows == [39, 1]
+
+
+@pytest.mark.slow
+def test_draft_model_changes_passes_and_not_text(tiny_transformers: Any):
+    prompt = [7, 8, 9, 20] * 10
+    plain = TransformersContestant(tiny_transformers).write(prompt, 16)
+    assisted = TransformersContestant(tiny_transformers, assistant=tiny_transformers)
+    written = assisted.write(prompt, 16)
+    assert written.token_ids == plain.token_ids
+    assert written.passes < plain.passes

@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from specengine.bench import lineup, sandbox
 from specengine.bench import run as bench
-from specengine.bench import sandbox
+from specengine.bench.contestants import Written
 from specengine.bench.own import OwnEngine
+from specengine.bench.peer_process import Recipe
 from specengine.errors import SettingsInvalid
+from tests.specengine.tiny import save_tiny_model
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -20,7 +24,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def options(**changes: Any) -> argparse.Namespace:
-    names = ("model", "drafter", "draft_model", "precision", "device", "limit", "json")
+    names = ("model", "drafter", "draft_model", "precision", "device", "limit", "json", "plot")
     fixed = {"runs": 3, "sets": None, "no_heal": False, "run_tests": False, "shapes": None}
     return argparse.Namespace(**{**dict.fromkeys(names), **fixed, **changes})
 
@@ -57,6 +61,12 @@ def test_wrong_setting_is_refused_before_anything_runs():
 def test_nothing_to_measure_is_refused(name: str):
     with pytest.raises(SettingsInvalid, match=f"--{name} is 0"):
         bench.run("decode", options(**{name: 0}))
+
+
+@pytest.mark.usefixtures("_fake_benchmark")
+def test_picture_that_there_is_not_is_refused(tmp_path: Path):
+    with pytest.raises(SettingsInvalid, match="no picture of decode"):
+        bench.run("decode", options(plot=tmp_path / "rows.svg"))
 
 
 def test_command_names_only_what_was_given():
@@ -104,6 +114,61 @@ def test_tests_are_not_run_where_a_process_cannot_be_limited(
 def test_unknown_set_is_named_with_those_that_there_are():
     with pytest.raises(SettingsInvalid, match=r"'lines'.*single, multi, span"):
         bench.run("infill", options(sets="span,lines"))
+
+
+class FakePeer:
+    """Writes at once, whoever it stands for."""
+
+    build = "fake"
+    start_up_s = 1.0
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.engine, self.drafter = recipe.engine, recipe.drafter
+
+    def write(self, prompt_ids: Sequence[int], num_tokens: int) -> Written:
+        num_decoded = num_tokens - 1
+        return Written((9,) * num_tokens, len(prompt_ids), 1.0, 1.0, num_decoded, num_decoded, 0, 0)
+
+    def resume_ms(self, prompt_ids: Sequence[int]) -> float:
+        return 1.0
+
+    def peak_bytes(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def test_engines_are_compared_and_drawn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    drawn: list[tuple[Path, int]] = []
+    monkeypatch.setattr(bench, "PeerProcess", FakePeer)
+    monkeypatch.setattr(lineup.peers, "has_transformers", lambda: True)
+    monkeypatch.setattr(lineup.llama_cpp, "find_server", lambda: None)
+    monkeypatch.setattr(bench.plots, "check_plots", lambda file: None)
+    picture = {"peers": lambda file, rows: drawn.append((file, len(rows)))}
+    monkeypatch.setattr(bench, "PICTURES", picture)
+    model, file = save_tiny_model(tmp_path / "tiny"), tmp_path / "rows.json"
+    wishes = options(limit=2, runs=None, json=file, plot=tmp_path / "rows.svg")
+    wishes.model, wishes.precision = str(model), "float32"
+    bench.run("peers", wishes)
+    shown = capsys.readouterr()
+    assert "Reading, start and memory" in shown.out
+    assert "llama.cpp is left out" in shown.err
+    rows = json.loads(file.read_text("utf-8"))["rows"]
+    assert [(row["set"], row["engine"], row["drafter"]) for row in rows] == [
+        (name, engine, drafter)
+        for name in ("humaneval", "edits")
+        for engine, drafter in (
+            ("transformers", "none"),
+            ("transformers", "prompt_lookup 10"),
+            ("specengine", "none"),
+            ("specengine", "suffix"),
+        )
+    ]
+    assert {(row["runs"], row["texts"], row["model"]) for row in rows} == {(5, 2, "tiny")}
+    assert drawn == [(tmp_path / "rows.svg", 8)]
 
 
 @pytest.mark.model
