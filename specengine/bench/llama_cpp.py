@@ -13,7 +13,6 @@ import http.client
 import importlib
 import importlib.util
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -193,7 +192,7 @@ def _server_program(recipe: Recipe) -> Generator[tuple[Asker, int]]:
     options = server_options(recipe, manual.stdout)
     host, port = "127.0.0.1", _free_port()
     command = [recipe.binary, *options, "--host", host, "--port", str(port)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=os.dup(2))
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         while not _is_ready(host, port):
             if process.poll() is not None:
