@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_complete(commands.add_parser("complete", help="complete at a place of a file"))
     _add_models(commands.add_parser("models", help="list, fetch and check models"))
     _add_bench(commands.add_parser("bench", help="measure on this machine"))
+    _add_check(commands.add_parser("check", help="hold a promise against this machine"))
     _add_train(commands.add_parser("train", help="train an adapter"))
     demo = commands.add_parser("demo", help="type into a real file through the language server")
     demo.set_defaults(run=_demo)
@@ -125,7 +126,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
-        choices=("decode", "infill", "peers", "perplexity", "shapes", "typing"),
+        choices=("decode", "infill", "peers", "perplexity", "shapes", "typing", "users"),
         help="what to measure",
     )
     _add_engine_options(parser)
@@ -147,6 +148,19 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="peers: also draw the rows there")
     parser.set_defaults(run=_bench)
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    checks = parser.add_subparsers(required=True, metavar="WHAT")
+    exact = checks.add_parser(
+        "exact", help="is the text the same with and without drafts, on this model and device?"
+    )
+    _add_engine_options(exact)
+    exact.add_argument("--device", help="auto, cpu, cuda or another torch device")
+    exact.add_argument("--limit", type=int, default=10, help="prompts; default: 10")
+    exact.add_argument("--tokens", type=int, default=64, help="of each text; default: 64")
+    exact.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
+    exact.set_defaults(run=_check_exact)
 
 
 def _serve(options: argparse.Namespace) -> None:
@@ -260,6 +274,14 @@ def _bench(options: argparse.Namespace) -> None:
     from specengine.bench.run import run
 
     run(options.what, options)
+
+
+def _check_exact(options: argparse.Namespace) -> None:
+    _spin_briefly()
+    from specengine.bench.run import check_exact
+
+    if not check_exact(options):
+        sys.exit("specengine: some texts differ; see first_difference.")
 
 
 def _train_fim(options: argparse.Namespace) -> None:

@@ -26,7 +26,7 @@ from specengine.models.staging import OnProgress
 from specengine.models.target import Target
 from specengine.models.targets import load_target
 from specengine.models.tokenizer import Tokenizer
-from specengine.sampling import Sampling
+from specengine.sampling import GREEDY, Sampling
 from specengine.settings import EngineSettings
 
 Clock = Callable[[], float]
@@ -57,13 +57,14 @@ class OwnEngine:
         drafter: DrafterSource,
         max_tokens: int,
         prefixes: PrefixCache | None = None,
+        sampling: Sampling = GREEDY,
     ) -> Session:
-        """Return a greedy request; without ``prefixes`` nothing of its prompt is stored."""
+        """Return a request; without ``prefixes`` nothing of its prompt is stored."""
         return Session(
             models=replace(self.models, prefixes=prefixes or self.nothing_stored()),
             prompt=prompt,
-            drafter=drafter.start(prompt.token_ids),
-            sampling=Sampling(),
+            drafter=drafter.start(prompt.token_ids, sampling),
+            sampling=sampling,
             limits=Limits(max_tokens, self.settings.num_draft_tokens),
         )
 

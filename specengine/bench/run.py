@@ -13,6 +13,7 @@ import torch
 
 from specengine.bench import (
     decode,
+    exact,
     infill,
     keystrokes,
     lineup,
@@ -21,6 +22,7 @@ from specengine.bench import (
     plots,
     sandbox,
     shapes,
+    users,
 )
 from specengine.bench.compare import Comparison, Tasks, compare
 from specengine.bench.contestants import Contestant
@@ -65,6 +67,7 @@ PEERS_LIMIT: Final = 6
 INFILL_LIMIT: Final = 80
 PERPLEXITY_LIMIT: Final = 164
 TYPING_LIMIT: Final = 200
+USERS_LIMIT: Final = 4
 DEFAULT_SHAPES: Final = ("0.5b", "1.5b", "3b", "7b")
 SHAPE_PRECISIONS: Final[Sequence[Precision]] = ("bfloat16", "int8")
 
@@ -85,6 +88,26 @@ def run(what: str, options: argparse.Namespace) -> None:
         write_report(report, options.json)
     if options.plot is not None:
         PICTURES[what](options.plot, rows)
+
+
+def check_exact(options: argparse.Namespace) -> bool:
+    """Show whether texts are the same with and without drafts; return whether all are.
+
+    Raises:  SpecEngineError.
+    """
+    for name in ("limit", "tokens"):
+        if (value := getattr(options, name)) < 1:
+            raise SettingsInvalid(f"--{name} is {value}; it must be 1 or more.")
+    machine = describe()
+    settings = load_settings({name: getattr(options, name) for name in SETTINGS})
+    own = load_own(settings, _show)
+    texts = [problem.prompt for problem in load_problems()[: options.limit]]
+    rows = exact.measure(own, [settings.drafter], texts, options.tokens, _show)
+    sys.stdout.write(f"\n{table(rows)}\n")
+    if options.json is not None:
+        command = f"specengine check exact --limit {options.limit} --tokens {options.tokens}"
+        write_report(Report(machine, command, rows), options.json)
+    return not any(row.num_differing for row in rows)
 
 
 def command_text(what: str, options: argparse.Namespace) -> str:
@@ -209,6 +232,13 @@ def _names(
     return names
 
 
+def _bench_users(settings: EngineSettings, options: argparse.Namespace) -> Rows:
+    own = load_own(settings, _show)
+    texts = [problem.prompt for problem in load_problems()]
+    drafters = dict.fromkeys((decode.PLAIN, settings.drafter))
+    return users.measure(own, list(drafters), texts, options.limit or USERS_LIMIT, _show)
+
+
 def _bench_typing(settings: EngineSettings, options: argparse.Namespace) -> Rows:
     example = keystrokes.Example.cut(example_file().read_text("utf-8"))
     return keystrokes.measure(settings, example, options.limit or TYPING_LIMIT, _show)
@@ -236,6 +266,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[EngineSettings, argparse.Namespace], Ro
     "perplexity": _bench_perplexity,
     "shapes": _bench_shapes,
     "typing": _bench_typing,
+    "users": _bench_users,
 }
 
 TABLES: Final[Mapping[str, Callable[..., str]]] = {"peers": peer_rows.shown}
