@@ -74,7 +74,7 @@ export async function deactivate(): Promise<void> {
 function makeServer(context: ExtensionContext, around: Surroundings): Server {
   return new Server({
     places: () => pythonPlaces(context),
-    probe: (path) => run(versionProbe(path), { timeoutMs: 15_000 }).catch(() => undefined),
+    probe: versionOf,
     makeClient: (python, onClosed) => makeClient(around, python, onClosed),
     onState: (server, reason) => {
       around.board.update({ server, reason });
@@ -84,6 +84,15 @@ function makeServer(context: ExtensionContext, around: Surroundings): Server {
       around.log.error(line);
     },
   });
+}
+
+async function versionOf(python: string): Promise<string | undefined> {
+  try {
+    const version = await run(versionProbe(python), { timeoutMs: 15_000 });
+    return /^\d+\.\d+\S*$/.test(version) ? version : undefined;
+  } catch {
+    return undefined; // It is not there, or does not have the package.
+  }
 }
 
 function takeChange(

@@ -12,7 +12,6 @@ export interface TraceLine {
 }
 
 const NUM_REMEMBERED = 8;
-const WITH_TEXT: readonly string[] = ["shown", "cached", "adopted"];
 
 /** Return what a line of the server's log says of a request, if it is one of these lines. */
 export function readTraceLine(line: string): TraceLine | undefined {
@@ -31,7 +30,7 @@ export class LatencyTrace {
   /** Take a line of the server in; lines of requests that showed nothing go through. */
   take(line: string, trace: TraceLine): void {
     this.flush();
-    if (!WITH_TEXT.includes(trace.outcome)) {
+    if (!showsText(trace.outcome)) {
       this.onLine(line);
       return;
     }
@@ -62,4 +61,8 @@ export class LatencyTrace {
 
 function joined(line: string, keyMs: number): string {
   return `${line}; key to ghost text ${Math.round(keyMs)} ms`;
+}
+
+function showsText(outcome: string): boolean {
+  return ["shown", "cached", "adopted"].includes(outcome);
 }

@@ -3,7 +3,8 @@
 import { mkdirSync } from "node:fs";
 
 import { languageServer } from "./commandLine";
-import { STATUS_METHOD, readStatus, readStatusLine } from "./engineStatus";
+import { STATUS_METHOD } from "./engineStatus";
+import { EngineWatch } from "./engineWatch";
 import type { KeyTimes } from "./keyTimes";
 import { LatencyTrace, readTraceLine } from "./latencyTrace";
 import type { Log } from "./log";
@@ -29,40 +30,54 @@ export function makeClient(
   onClosed: () => void,
 ): QuietClient {
   log.info(`${python.path} has specengine ${python.version} (${python.source})`);
-  board.update({ engine: undefined, lastMs: undefined });
+  board.update({ engine: undefined, lastMs: undefined, hasFailed: false });
   mkdirSync(cwd, { recursive: true });
+  const engine = new EngineWatch((status) => {
+    board.update({ engine: status });
+  });
   const latency = new LatencyTrace((line) => {
     log.info(line);
   });
-
-  const onLine = (line: string) => {
-    const trace = readTraceLine(line);
-    if (trace !== undefined) {
-      latency.take(line, trace);
-      return;
-    }
-    log.info(line);
-    const status = readStatusLine(line);
-    if (status !== undefined) board.update({ engine: status });
-  };
 
   const middleware = suggestionMiddleware(keys, {
     isOn: (language) => switches.isOn(language),
     onAnswer: (version, keyMs) => {
       latency.answered(version, keyMs);
-      board.update({ lastMs: keyMs });
+      board.update({ lastMs: keyMs, hasFailed: false });
+      engine.takeSuggestion();
     },
     onLoading: (progress, detail) => {
-      const { engine } = board.current;
-      if (engine?.state === "loading") board.update({ engine: { ...engine, progress, detail } });
+      engine.takeProgress(progress, detail);
     },
   });
 
-  const line = languageServer(python.path);
-  const client = new QuietClient({ line, cwd, settings, middleware, onClosed, onLine }, log);
+  const onLine = (line: string) => {
+    const trace = readTraceLine(line);
+    if (trace === undefined) {
+      log.info(line);
+      engine.takeLine(line);
+      return;
+    }
+    latency.take(line, trace);
+    if (trace.outcome === "error") board.update({ hasFailed: true });
+  };
+
+  const client = new QuietClient(
+    {
+      line: languageServer(python.path),
+      cwd,
+      settings,
+      middleware,
+      onClosed,
+      onLine,
+      onErrorMessage: (message) => {
+        engine.takeErrorMessage(message);
+      },
+    },
+    log,
+  );
   client.onNotification(STATUS_METHOD, (params: unknown) => {
-    const status = readStatus(params);
-    if (status !== undefined) board.update({ engine: status });
+    engine.takeNotification(params);
   });
   return client;
 }

@@ -1,7 +1,8 @@
-/** A language client that writes to the log and never opens a message of its own. */
+/** A language client that writes to the log; it shows what the server wants shown, nothing else. */
 
 import { createInterface } from "node:readline";
 import type { Readable } from "node:stream";
+import { window } from "vscode";
 import {
   CloseAction,
   ErrorAction,
@@ -9,12 +10,15 @@ import {
   LogMessageNotification,
   MessageType,
   RevealOutputChannelOn,
+  ShowMessageNotification,
   type LanguageClientOptions,
   type Middleware,
 } from "vscode-languageclient/node";
 
 import type { CommandLine } from "./commandLine";
 import type { Log } from "./log";
+
+const SHOW_LOG = "Show Log";
 
 export interface ClientParts {
   readonly line: CommandLine;
@@ -26,6 +30,8 @@ export interface ClientParts {
   readonly onClosed: () => void;
   /** A line that the server logs. */
   readonly onLine: (line: string) => void;
+  /** A message that the server shows as an error. */
+  readonly onErrorMessage: (message: string) => void;
 }
 
 export class QuietClient extends LanguageClient {
@@ -43,6 +49,10 @@ export class QuietClient extends LanguageClient {
     this.onNotification(LogMessageNotification.type, ({ type, message }) => {
       if (type === MessageType.Error) log.error(message);
       else parts.onLine(message);
+    });
+    this.onNotification(ShowMessageNotification.type, ({ type, message }) => {
+      if (type === MessageType.Error) parts.onErrorMessage(message);
+      void show(type, message, log);
     });
   }
 
@@ -92,6 +102,16 @@ function clientOptions(parts: ClientParts, log: Log): LanguageClientOptions {
       },
     },
   };
+}
+
+async function show(type: MessageType, message: string, log: Log): Promise<void> {
+  const shown =
+    type === MessageType.Error
+      ? window.showErrorMessage(message, SHOW_LOG)
+      : type === MessageType.Warning
+        ? window.showWarningMessage(message, SHOW_LOG)
+        : window.showInformationMessage(message);
+  if ((await shown) === SHOW_LOG) log.channel.show();
 }
 
 function pipe(input: Readable, log: Log): void {

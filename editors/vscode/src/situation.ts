@@ -11,6 +11,8 @@ export interface Situation {
   readonly engine: EngineStatus | undefined;
   /** From the last key to its ghost text. */
   readonly lastMs: number | undefined;
+  /** Whether the last request ended with an error. */
+  readonly hasFailed: boolean;
   /** In milliseconds since the epoch; infinite until resumed, undefined when not paused. */
   readonly pausedUntil: number | undefined;
   /** Of the active editor. */
@@ -23,6 +25,7 @@ export const AT_START: Situation = {
   reason: "",
   engine: undefined,
   lastMs: undefined,
+  hasFailed: false,
   pausedUntil: undefined,
   language: undefined,
   isLanguageOff: false,

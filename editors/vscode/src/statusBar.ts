@@ -21,6 +21,8 @@ const COLOURS = {
 export class StatusBar implements Disposable {
   private readonly item = window.createStatusBarItem("specengine", StatusBarAlignment.Right, 100);
 
+  private readonly context = new Map<string, boolean>();
+
   constructor() {
     this.item.name = "SpecEngine";
     this.item.command = "specengine.menu";
@@ -34,17 +36,19 @@ export class StatusBar implements Disposable {
     this.item.accessibilityInformation = { label: `SpecEngine. ${tooltip}` };
     this.item.backgroundColor = COLOURS[severity];
     const isReady = situation.server === "running" && situation.engine?.state === "ready";
-    void setContext("isReady", isReady);
-    void setContext("isPaused", situation.pausedUntil !== undefined);
-    void setContext("hasSuggested", situation.lastMs !== undefined);
+    this.setContext("isReady", isReady);
+    this.setContext("isPaused", situation.pausedUntil !== undefined);
+    this.setContext("hasSuggested", situation.lastMs !== undefined);
   }
 
   dispose(): void {
     this.item.dispose();
   }
-}
 
-/** For conditions in package.json. */
-function setContext(name: string, value: boolean): Thenable<unknown> {
-  return commands.executeCommand("setContext", `specengine.${name}`, value);
+  /** Set what conditions in package.json ask for. */
+  private setContext(name: string, value: boolean): void {
+    if (this.context.get(name) === value) return;
+    this.context.set(name, value);
+    void commands.executeCommand("setContext", `specengine.${name}`, value);
+  }
 }

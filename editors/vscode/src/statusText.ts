@@ -69,7 +69,7 @@ function ofSwitches(situation: Situation): StatusText | undefined {
   return undefined;
 }
 
-function ofEngine({ engine, lastMs }: Situation): StatusText {
+function ofEngine({ engine, lastMs, hasFailed }: Situation): StatusText {
   if (engine === undefined || engine.state === "starting") {
     return normal("$(loading~spin) SpecEngine starts", "The engine starts.");
   }
@@ -77,7 +77,8 @@ function ofEngine({ engine, lastMs }: Situation): StatusText {
   switch (engine.state) {
     case "loading": {
       const percent = engine.progress > 0 ? ` ${Math.round(engine.progress * 100)} %` : "";
-      return normal(`$(loading~spin) SpecEngine loads ${name}${percent}`, about(engine));
+      const tooltip = `${about(engine)}\n\n${engine.detail}`.trimEnd();
+      return normal(`$(loading~spin) SpecEngine loads ${name}${percent}`, tooltip);
     }
     case "unavailable":
       return {
@@ -85,18 +86,30 @@ function ofEngine({ engine, lastMs }: Situation): StatusText {
         tooltip: engine.detail,
         severity: "warning",
       };
-    default: {
-      const latency = lastMs === undefined ? "" : ` ${Math.round(lastMs)} ms`;
-      const last =
-        lastMs === undefined ? "" : `\n\nLast key to ghost text: ${Math.round(lastMs)} ms.`;
-      return normal(`$(zap) ${name}${latency}`, `SpecEngine is ready.${last}\n\n${about(engine)}`);
-    }
+    default:
+      return hasFailed ? failing(name) : ready(name, lastMs, about(engine));
   }
 }
 
-function about({ model, drafter, detail }: EngineStatus): string {
+function failing(name: string): StatusText {
+  const tooltip = "The last request failed. The log of the engine says why.";
+  return { text: `$(warning) ${name}`, tooltip, severity: "warning" };
+}
+
+function ready(name: string, lastMs: number | undefined, more: string): StatusText {
+  if (lastMs === undefined) return normal(`$(zap) ${name}`, `SpecEngine is ready.\n\n${more}`);
+  const latency = duration(lastMs);
+  const last = `Last key to ghost text: ${latency}.`;
+  return normal(`$(zap) ${name} ${latency}`, `SpecEngine is ready.\n\n${last}\n\n${more}`);
+}
+
+function duration(ms: number): string {
+  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
+}
+
+function about({ model, drafter }: EngineStatus): string {
   const drafted = drafter === "" ? "" : `, drafter \`${drafter}\``;
-  return `Model \`${model}\`${drafted}. ${detail}`.trimEnd();
+  return `Model \`${model}\`${drafted}.`;
 }
 
 function normal(text: string, tooltip: string): StatusText {

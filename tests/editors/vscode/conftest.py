@@ -1,0 +1,110 @@
+"""Windows of a real VS Code with the packaged extension; one for each module of tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pytest
+
+from tests.editors.vscode import code_server
+from tests.editors.vscode.scripted_engine import ScriptedEngine, scripted_engine
+from tests.editors.vscode.workbench import Workbench, browser_page
+
+ROOT: Final = Path(__file__).parents[3]
+PICTURES: Final = ROOT / "build" / "editors" / "vscode"
+VSIX: Final = Path(os.environ.get("VSIX", ROOT / "editors" / "vscode" / "dist" / "specengine.vsix"))
+
+
+@dataclass(frozen=True)
+class Window:
+    """A workbench, with the folders around it."""
+
+    workbench: Workbench
+    folder: Path
+    """What is open."""
+    state: Path
+    """Where the language server and the engine write."""
+    data: Path
+    """VS Code's own."""
+
+    def trace(self) -> list[dict[str, Any]]:
+        """Return the records of all requests so far."""
+        path = self.state / "specengine" / "trace.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def log(self) -> str:
+        """Return our output channel; nothing where VS Code has no native logger."""
+        files = self.data.glob("logs/*/exthost*/specengine.specengine/SpecEngine.log")
+        return "".join(file.read_text() for file in files)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a window is to begin with."""
+
+    files: Mapping[str, str]
+    """Names, also below folders, and texts; ``{folder}`` in a text is the folder of all."""
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+class OpenWindow(Protocol):
+    """Opens a window on the first of the files."""
+
+    def __call__(self, setup: Setup) -> AbstractContextManager[Window]:
+        """Yield it."""
+        ...
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[ScriptedEngine]:
+    """An engine that does as told."""
+    # Not in pytest's own folder: the path of a socket may have 107 bytes at most.
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        scripted_engine(Path(folder) / "engine.sock") as engine,
+    ):
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def open_window(tmp_path_factory: pytest.TempPathFactory) -> OpenWindow:
+    """A way to open windows with the extension and the engine of this checkout."""
+    if not VSIX.is_file():
+        pytest.fail(f"{VSIX} is missing: run make vscode")
+
+    @contextlib.contextmanager
+    def open_one(setup: Setup) -> Iterator[Window]:
+        base = tmp_path_factory.mktemp("window")
+        folder, state, run = base / "project", base / "state", base / "run"
+        run.mkdir(mode=0o700)
+        for name, text in setup.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace("{folder}", str(folder)), encoding="utf-8", newline="")
+            path.chmod(0o755 if name.endswith(".sh") else 0o644)
+        settings = {
+            "security.workspace.trust.enabled": False,
+            "specengine.python": sys.executable,
+            "specengine.engine.idleExitS": 5,
+            **setup.settings,
+        }
+        # Sockets, logs and traces of its own: no engine of another window answers.
+        environment = {"XDG_RUNTIME_DIR": str(run), "XDG_STATE_HOME": str(state)}
+        profile = code_server.Profile(base / "profile", settings, environment)
+        profile.folder.mkdir()
+        code_server.install(profile, VSIX)
+        with code_server.serve(profile) as address, browser_page() as page:
+            workbench = Workbench(page, address, folder, PICTURES)
+            workbench.load(next(iter(setup.files)))
+            yield Window(workbench, folder, state, profile.folder / "data")
+
+    return open_one

@@ -1,0 +1,77 @@
+"""A fake engine that runs beside a test: it writes one statement, and says what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final
+
+from specengine.protocol import EngineState
+from tests.fake_engine import FakeEngine, status
+
+STATEMENT: Final = "return a + b"
+"""All that it ever writes."""
+
+
+class ScriptedEngine:
+    """The ways for a test's thread to speak to the engine's."""
+
+    def __init__(self, engine: FakeEngine, loop: asyncio.AbstractEventLoop) -> None:
+        self.path = engine.path
+        self.delay_s = 0.0
+        self._engine = engine
+        self._loop = loop
+
+    def say(self, state: EngineState, detail: str) -> None:
+        """Tell all clients what the engine is doing."""
+        self._loop.call_soon_threadsafe(self._engine.send_status, status(state, detail))
+
+    def do(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something on the engine's loop to its end."""
+        future: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future.result(10)
+
+    def kill(self) -> None:
+        """Die, as a process would."""
+        self.do(self._engine.kill())
+
+    def listen(self) -> None:
+        """Be there again."""
+        self.do(self._engine.listen())
+
+
+@contextlib.contextmanager
+def scripted_engine(path: Path) -> Iterator[ScriptedEngine]:
+    """Listen on a socket."""
+    loop = asyncio.new_event_loop()
+    engine = FakeEngine(path)
+    scripted = ScriptedEngine(engine, loop)
+
+    async def answer_all() -> None:
+        while True:
+            request = await engine.requests.get()
+            await asyncio.sleep(scripted.delay_s)
+            if not request.is_done:
+                request.answer(_rest_of_statement(request.message.prefix))
+
+    thread = threading.Thread(target=loop.run_forever, name="scripted-engine")
+    thread.start()
+    scripted.listen()
+    answering = asyncio.run_coroutine_threadsafe(answer_all(), loop)
+    try:
+        yield scripted
+    finally:
+        answering.cancel()
+        scripted.kill()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _rest_of_statement(prefix: str) -> str:
+    begun = prefix.rpartition("\n")[2].lstrip()
+    return STATEMENT[len(begun) :] if STATEMENT.startswith(begun) else ""

@@ -1,0 +1,127 @@
+"""The commands of the extension, from the palette and the menu; the engine is a scripted one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.editors.vscode.conftest import OpenWindow, Setup, Window
+from tests.editors.vscode.scripted_engine import STATEMENT, ScriptedEngine
+from tests.editors.vscode.workbench import STATUS, Workbench
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+
+READY = r"^fake"
+FILE = "add.py"
+TEXT = "def add(a, b):\n    "
+
+
+@pytest.fixture(scope="module")
+def opened(open_window: OpenWindow, engine: ScriptedEngine) -> Iterator[Window]:
+    settings = {"specengine.engine.socket": str(engine.path), "editor.autoIndent": "none"}
+    with open_window(Setup({FILE: TEXT}, settings)) as window:
+        window.workbench.await_status(READY)
+        yield window
+
+
+@pytest.fixture
+def window(opened: Window) -> Window:
+    """The window, with the file as it was and the cursor at its end."""
+    opened.workbench.open(FILE, 1, 1)
+    opened.workbench.replace_all(TEXT)
+    return opened
+
+
+@pytest.fixture
+def workbench(window: Window) -> Workbench:
+    return window.workbench
+
+
+def test_paused_asks_nothing_until_resumed(window: Window, workbench: Workbench) -> None:
+    workbench.run("SpecEngine: Pause")
+    workbench.await_status("paused$")
+    before = len(window.trace())
+    workbench.type("ret")
+    workbench.page.wait_for_timeout(500)
+    workbench.picture("paused")
+    assert workbench.ghost_text() == ""
+    assert window.trace()[before:] == []
+    workbench.run("SpecEngine: Suggest Here")
+    assert workbench.await_ghost_text() == STATEMENT[3:]
+    workbench.run("SpecEngine: Resume")
+    workbench.await_status(READY)
+    workbench.type("u")
+    assert workbench.await_ghost_text() == STATEMENT[4:]
+
+
+def test_a_snooze_says_until_when(workbench: Workbench) -> None:
+    workbench.run("SpecEngine: Snooze")
+    workbench.choose("15 minutes")
+    workbench.await_status(r"paused until \d\d:\d\d$")
+    workbench.run("SpecEngine: Resume")
+    workbench.await_status(READY)
+
+
+def test_a_language_can_be_turned_off_and_on(window: Window, workbench: Workbench) -> None:
+    workbench.run("SpecEngine: Turn On or Off for the Current Language")
+    workbench.await_status("off$")
+    assert "python" in workbench.status_label()
+    before = len(window.trace())
+    workbench.type("ret")
+    workbench.page.wait_for_timeout(500)
+    assert window.trace()[before:] == []
+    workbench.run("SpecEngine: Turn On or Off for the Current Language")
+    workbench.await_status(READY)
+    workbench.type("u")
+    assert workbench.await_ghost_text() == STATEMENT[4:]
+
+
+def test_a_click_on_the_status_bar_opens_the_menu(workbench: Workbench) -> None:
+    workbench.page.locator(STATUS).click()
+    entries = " ".join(workbench.choices())
+    workbench.picture("menu")
+    workbench.press("Escape")
+    for entry in ("Pause", "Snooze", "Turn off for python", "Choose model", "Restart", "trace"):
+        assert entry in entries
+
+
+def test_models_are_offered_with_what_decides_between_them(workbench: Workbench) -> None:
+    workbench.run("SpecEngine: Choose Model")
+    workbench.page.locator(
+        ".quick-input-list .monaco-list-row", has_text="smollm2"
+    ).first.wait_for()
+    entries = workbench.choices()
+    workbench.picture("models")
+    workbench.press("Escape")
+    (default,) = [entry for entry in entries if "(default)" in entry]
+    assert "GB of memory" in default
+    assert "Apache-2.0" in default
+
+
+def test_the_output_channel_has_one_line_for_a_suggestion(
+    window: Window, workbench: Workbench
+) -> None:
+    workbench.type("ret")
+    workbench.await_ghost_text()
+    workbench.run("SpecEngine: Show Latency Trace")
+    shown = re.compile("shown|cached|adopted")
+    workbench.page.locator(".panel .view-line", has_text=shown).first.wait_for()
+    workbench.picture("trace")
+    workbench.run("View: Toggle Panel Visibility")
+    assert "key to ghost text" in window.log()
+    assert "add(a, b)" not in window.log()
+
+
+def test_a_report_names_no_folder(window: Window, workbench: Workbench) -> None:
+    workbench.run("SpecEngine: Report a Problem")
+    workbench.page.locator(".view-line", has_text="SpecEngine report").wait_for()
+    workbench.picture("report")
+    begin = workbench.text()
+    workbench.press("Control+End")
+    workbench.page.locator(".view-line", has_text="engine ready").first.wait_for()
+    end = workbench.text()
+    workbench.run("View: Revert and Close Editor")
+    assert "package: " in begin
+    assert str(window.folder) not in begin + end

@@ -1,0 +1,115 @@
+"""What a user sees when the engine loads, fails, dies, or is slow; the engine does as told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from specengine.protocol import EngineState
+from tests.editors.vscode.conftest import OpenWindow, Setup, Window
+from tests.editors.vscode.scripted_engine import STATEMENT, ScriptedEngine
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+
+READY = r"^fake"
+FILE = "add.py"
+TEXT = "def add(a, b):\n    \n"
+
+
+@pytest.fixture(scope="module")
+def opened(open_window: OpenWindow, engine: ScriptedEngine) -> Iterator[Window]:
+    settings = {"specengine.engine.socket": str(engine.path), "editor.autoIndent": "none"}
+    with open_window(Setup({FILE: TEXT}, settings)) as window:
+        yield window
+
+
+@pytest.fixture
+def window(opened: Window, engine: ScriptedEngine) -> Window:
+    """The window with an engine that is ready, and the file as it was."""
+    engine.delay_s = 0.0
+    engine.say(EngineState.READY, "ready")
+    opened.workbench.await_status(READY)
+    opened.workbench.open(FILE, 1, 1)
+    opened.workbench.replace_all(TEXT.rstrip("\n"))
+    return opened
+
+
+def server_pids(window: Window) -> list[int]:
+    """Return the language servers of a window."""
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            environment = (folder / "environ").read_bytes()
+        except OSError:
+            continue  # it has just ended
+        if b"lsp_server.cli" in command and os.fsencode(window.state) in environment:
+            found.append(int(folder.name))
+    return found
+
+
+def test_loading_is_shown_as_it_goes_on(window: Window, engine: ScriptedEngine) -> None:
+    engine.say(EngineState.LOADING, "reading weights")
+    window.workbench.await_status(r"loads fake 50 %$")
+    window.workbench.picture("loading")
+    engine.say(EngineState.READY, "ready")
+    window.workbench.await_status(READY)
+
+
+def test_a_model_that_cannot_be_loaded_is_an_error(window: Window, engine: ScriptedEngine) -> None:
+    engine.say(EngineState.FAILED, "not enough memory")
+    window.workbench.await_status(r"^SpecEngine$")
+    assert "not enough memory" in window.workbench.status_label()
+    window.workbench.picture("failed")
+
+
+def test_typing_goes_on_while_the_engine_is_dead(window: Window, engine: ScriptedEngine) -> None:
+    workbench = window.workbench
+    workbench.type("ret")
+    assert workbench.await_ghost_text() == STATEMENT[3:]
+    engine.kill()
+    workbench.type("ur")
+    engine.listen()
+    workbench.type("n")
+    workbench.await_status(READY)
+    workbench.type(" a")
+    assert workbench.await_ghost_text() == STATEMENT[8:]
+    workbench.picture("engine_back")
+    assert workbench.text() == "def add(a, b):\n    return a"
+
+
+def test_a_language_server_that_dies_is_started_again(window: Window) -> None:
+    (pid,) = server_pids(window)
+    os.kill(pid, signal.SIGKILL)
+    window.workbench.await_status(r"starts$")
+    window.workbench.await_status(READY)
+    assert server_pids(window) != [pid]
+    window.workbench.type("ret")
+    assert window.workbench.await_ghost_text() == STATEMENT[3:]
+
+
+def test_a_slow_engine_shows_nothing_stale(window: Window, engine: ScriptedEngine) -> None:
+    engine.delay_s = 1.0
+    workbench = window.workbench
+    seen: set[tuple[str, str]] = set()
+    for key in "return":
+        workbench.type(key)
+        workbench.page.wait_for_timeout(250)
+        seen.add((workbench.text(), workbench.ghost_text()))
+    workbench.await_ghost_text()
+    seen.add((workbench.text(), workbench.ghost_text()))
+    right = TEXT.rstrip("\n") + STATEMENT
+    assert [text + grey for text, grey in seen if grey and text + grey != right] == []
+
+
+def test_restarts_that_are_asked_for_at_once_are_one(window: Window) -> None:
+    for _ in range(3):
+        window.workbench.run("SpecEngine: Restart")
+    window.workbench.await_status(READY)
+    window.workbench.page.wait_for_timeout(1500)
+    window.workbench.await_status(READY)
+    assert len(server_pids(window)) == 1

@@ -1,0 +1,137 @@
+"""What a user sees of suggestions, with the real engine and the default model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any, Final
+
+import pytest
+
+from tests.editors.vscode.conftest import OpenWindow, Setup, Window
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.model]
+
+TEXT: Final = '''\
+import json
+from pathlib import Path
+
+
+def load_rows(path: Path) -> list[dict]:
+    """Read a JSON file."""
+    
+
+def save_rows(path: Path, rows: list[dict]) -> None:
+    path.write_text(json.dumps(rows))
+'''
+LINE, COLUMN = 7, 5
+"""Of the empty body."""
+
+TYPED: Final = "return "
+NUM_FILES: Final = 12
+"""One for each test, so that none depends on another."""
+
+
+class Editing:
+    """One file in the window, with the cursor in the empty body."""
+
+    def __init__(self, window: Window, name: str) -> None:
+        self.window = window
+        self.workbench = window.workbench
+        self.workbench.open(name, LINE, COLUMN)
+        self.name = name
+
+    def ask(self) -> str:
+        """Type the beginning of a statement; return the grey text behind it."""
+        self.workbench.type(TYPED)
+        return self.workbench.await_ghost_text()
+
+    def line(self) -> str:
+        """Return the line of the cursor."""
+        return self.workbench.text().split("\n")[LINE - 1]
+
+    def await_line(self, expected: str) -> None:
+        """Wait until the line is as expected."""
+        self.workbench.await_value(self.line, lambda line: line == expected.rstrip())
+
+
+@pytest.fixture(scope="module")
+def window(open_window: OpenWindow) -> Iterator[Window]:
+    files = {f"rows_{number:02}.py": TEXT for number in range(NUM_FILES)}
+    with open_window(Setup(files)) as window:
+        window.workbench.await_status(r"^smollm2-135m-code")
+        yield window
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Iterator[int]:
+    return count()
+
+
+@pytest.fixture
+def editing(window: Window, numbers: Iterator[int]) -> Editing:
+    return Editing(window, f"rows_{next(numbers):02}.py")
+
+
+def outcomes(records: list[dict[str, Any]]) -> set[str]:
+    return {record["outcome"] for record in records}
+
+
+def test_ghost_text_appears_and_the_status_bar_says_how_long_it_took(editing: Editing) -> None:
+    assert editing.ask() != ""
+    editing.await_line(f"    {TYPED}")
+    editing.workbench.await_status(r"^smollm2-135m-code \d+(\.\d)? m?s$")
+    editing.workbench.picture("ghost_text")
+
+
+def test_typing_along_keeps_it_and_asks_nothing_of_the_engine(editing: Editing) -> None:
+    suggested = editing.ask()
+    before = len(editing.window.trace())
+    for num_typed in range(1, 5):
+        editing.workbench.type(suggested[num_typed - 1])
+        rest = suggested[num_typed:]
+        editing.workbench.await_value(editing.workbench.ghost_text, lambda text, r=rest: text == r)
+    editing.workbench.picture("typing_along")
+    assert outcomes(editing.window.trace()[before:]) <= {"cached", "adopted", "cancelled"}
+
+
+def test_a_key_that_disagrees_replaces_it(editing: Editing) -> None:
+    suggested = editing.ask()
+    key = "x" if not suggested.startswith("x") else "y"
+    editing.workbench.type(key)
+    assert not editing.workbench.ghost_text().startswith(suggested[:2])
+    editing.await_line(f"    {TYPED}{key}")
+    editing.workbench.picture("disagreeing_key")
+
+
+def test_tab_accepts(editing: Editing) -> None:
+    first = editing.ask().split("\n")[0]
+    editing.workbench.press("Tab")
+    editing.await_line(f"    {TYPED}{first}")
+    editing.workbench.picture("accepted")
+
+
+def test_undo_takes_back_what_tab_accepted(editing: Editing) -> None:
+    first = editing.ask().split("\n")[0]
+    editing.workbench.press("Tab")
+    editing.await_line(f"    {TYPED}{first}")
+    editing.workbench.press("Control+Z")
+    editing.await_line(f"    {TYPED}")
+
+
+def test_a_word_can_be_accepted(editing: Editing) -> None:
+    suggested = editing.ask()
+    editing.workbench.press("Control+ArrowRight")
+    editing.workbench.await_value(editing.line, lambda line: len(line) > len(f"    {TYPED}"))
+    accepted = editing.line()[len(f"    {TYPED}") :]
+    assert suggested.startswith(accepted)
+    assert accepted != suggested.split("\n")[0]
+    editing.workbench.picture("accepted_word")
+
+
+def test_escape_dismisses(editing: Editing) -> None:
+    editing.ask()
+    editing.workbench.press("Escape")
+    editing.workbench.await_value(editing.workbench.ghost_text, lambda text: text == "")
+    editing.await_line(f"    {TYPED}")
+    editing.workbench.picture("dismissed")

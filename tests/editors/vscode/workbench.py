@@ -1,0 +1,180 @@
+"""Hands and eyes of a user in front of VS Code's workbench: a page of a browser.
+
+It knows what the workbench looks like in HTML, and nothing of the extension but its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+BROWSER: Final = "/usr/bin/chromium"
+BROWSER_ARGUMENTS: Final = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+TIMEOUT_MS: Final = 180_000
+PATIENCE_S: Final = 300.0
+"""For a model to load or to write; seconds where nothing else keeps the processors busy."""
+STATUS: Final = '[id="specengine.specengine.specengine"]'
+"""The status bar item: extension and item."""
+
+
+@contextlib.contextmanager
+def browser_page() -> Iterator[Page]:
+    """Open an empty page in a fresh browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=BROWSER, args=list(BROWSER_ARGUMENTS), headless=True
+        )
+        page = browser.new_page(viewport={"width": 1100, "height": 640})
+        page.set_default_timeout(TIMEOUT_MS)
+        try:
+            yield page
+        finally:
+            browser.close()
+
+
+class Workbench:
+    """One window with one folder."""
+
+    def __init__(self, page: Page, address: str, folder: Path, pictures: Path) -> None:
+        self.page = page
+        self._address = address
+        self._folder = folder
+        self._pictures = pictures
+
+    def load(self, name: str) -> None:
+        """Load the window with a file of the folder in the editor."""
+        host = urlsplit(self._address).netloc
+        payload = json.dumps([["openFile", f"vscode-remote://{host}{self._folder / name}"]])
+        query = f"folder={quote(str(self._folder))}&payload={quote(payload)}"
+        self.page.goto(f"{self._address}/?{query}")
+        self._await_tab(name)
+
+    def open(self, name: str, line: int, column: int) -> None:
+        """Open another file of the folder, and put the cursor somewhere."""
+        self.page.locator(".explorer-folders-view .monaco-list-row", has_text=name).dblclick()
+        self._await_tab(name)
+        self.press("Control+G")
+        box = self.page.locator(".quick-input-widget input")
+        box.wait_for(state="visible")
+        box.fill(f":{line}:{column}")
+        self.press("Enter")
+        box.wait_for(state="hidden")
+        self.page.wait_for_selector(".monaco-editor.focused")
+
+    def type(self, text: str, delay_ms: float = 60) -> None:
+        """Type a text, a key at a time."""
+        self.page.keyboard.type(text, delay=delay_ms)
+
+    def replace_all(self, text: str) -> None:
+        """Put a text in the place of all there is; the cursor stands at its end."""
+        self.press("Control+A")
+        self.page.keyboard.insert_text(text)
+
+    def press(self, *keys: str) -> None:
+        """Press keys one after the other, as playwright names them."""
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def run(self, command: str) -> None:
+        """Run a command by its name in the palette."""
+        self.press("F1")
+        box = self.page.locator(".quick-input-widget input")
+        box.wait_for(state="visible")
+        box.fill(f">{command}")
+        self.page.locator(".quick-input-list .monaco-list-row.focused", has_text=command).wait_for()
+        self.press("Enter")
+
+    def choices(self) -> list[str]:
+        """Return what a list that has popped up offers."""
+        rows = self.page.locator(".quick-input-list .monaco-list-row")
+        rows.first.wait_for()
+        return [_plain(text) for text in rows.all_inner_texts()]
+
+    def choose(self, label: str) -> None:
+        """Choose in such a list."""
+        self.page.locator(".quick-input-list .monaco-list-row", has_text=label).first.click()
+
+    def ghost_text(self) -> str:
+        """Return the grey text, lines joined by line feeds; empty without any."""
+        inline = self.page.locator(".view-lines [class*='ghost-text-decoration']")
+        first = "".join(inline.all_inner_texts())
+        below = self.page.locator(".view-zones .suggest-preview-text, .ghost-text > *")
+        return _plain("\n".join([first, *below.all_inner_texts()])).rstrip()
+
+    def text(self) -> str:
+        """Return the lines on the screen, without what is grey; trailing blanks are lost."""
+        lines = self.page.evaluate(_READ_LINES)
+        return "\n".join(_plain(line).rstrip() for line in lines)
+
+    def status(self) -> str:
+        """Return the words of our status bar item; empty while there is none."""
+        item = self.page.locator(STATUS)
+        return _plain(item.inner_text()).strip() if item.count() else ""
+
+    def status_label(self) -> str:
+        """Return what a screen reader says of it."""
+        return self.page.locator(f"{STATUS} a").get_attribute("aria-label") or ""
+
+    def await_status(self, pattern: str, timeout_s: float = PATIENCE_S) -> str:
+        """Wait until our status bar item matches; return its words."""
+        return self.await_value(self.status, lambda text: bool(re.search(pattern, text)), timeout_s)
+
+    def await_ghost_text(self) -> str:
+        """Wait for grey text."""
+        return self.await_value(self.ghost_text, bool, PATIENCE_S)
+
+    def await_value(
+        self, read: Callable[[], str], is_right: Callable[[str], bool], timeout_s: float = 30
+    ) -> str:
+        """Read again and again until the value is right."""
+        deadline = time.monotonic() + timeout_s
+        while not is_right(value := read()):
+            if time.monotonic() > deadline:
+                self.picture("timeout")
+                raise TimeoutError(f"it is still {value!r}")
+            self.page.wait_for_timeout(50)
+        return value
+
+    def picture(self, name: str) -> None:
+        """Write a picture of the window."""
+        self._pictures.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=self._pictures / f"{name}.png")
+
+    def _await_tab(self, name: str) -> None:
+        self.page.wait_for_selector(f'.tab.active[data-resource-name="{name}"]')
+        self.page.wait_for_selector(".monaco-editor .view-line")
+
+
+_READ_LINES: Final = """() => {
+    const isGrey = (node) => node.className?.includes?.("ghost-text");
+    const textOf = (node) => isGrey(node) ? "" : node.nodeType === Node.TEXT_NODE
+        ? node.data : [...node.childNodes].map(textOf).join("");
+    const top = (line) => parseInt(line.style.top);
+    const lines = [...document.querySelectorAll(".editor-instance .view-lines > .view-line")];
+    return lines.sort((a, b) => top(a) - top(b)).map(textOf);
+}"""
+"""The lines stand in the page in any order; their position says which comes first."""
+
+
+def _plain(text: str) -> str:
+    return text.replace("\xa0", " ").replace("\u200b", "")
