@@ -30,9 +30,8 @@ def test_models_are_listed_with_their_default(
     monkeypatch.setenv("SPECENGINE_CACHE", str(tmp_path))
     main(["models", "list"])
     lines = capsys.readouterr().out.splitlines()
-    (default,) = (line for line in lines if "smollm2-135m-code *" in line)
-    assert " ".join(default.split()) == "smollm2-135m-code * yes 0.4 GB - - - Apache-2.0"
+    (default,) = (line for line in lines if "smollm2-135m-fim *" in line)
+    assert " ".join(default.split()) == "smollm2-135m-fim * yes 0.4 GB - yes - Apache-2.0"
     rows = {name: " ".join(rest) for name, *rest in (line.split() for line in lines if line)}
-    assert rows["smollm2-135m-fim"] == "yes 0.4 GB - yes - Apache-2.0"
     assert rows["qwen2.5-coder-7b"] == "yes 15.5 GB - yes qwen2.5-coder-0.5b Apache-2.0"
     assert rows["starcoder2-3b"].startswith("upstream 6.2 GB")

@@ -38,11 +38,11 @@ def test_the_base_of_the_default_model_comes_from_a_wheel_with_a_hash(
     assert base.licence == entry.licence == "Apache-2.0"
 
 
-def test_the_default_model_can_be_asked_to_fill_in(packaged: registry.Registry) -> None:
-    default, filling = packaged.get(packaged.default), packaged.get("smollm2-135m-fim")
-    assert (default.source, default.base) == (filling.source, filling.base)
-    assert default.fim is None
-    assert filling.fim is not None
+def test_the_default_model_fills_in(packaged: registry.Registry) -> None:
+    default = packaged.get(packaged.default)
+    assert default.fim is not None
+    assert default.base is not None
+    assert default.base.fim is None
 
 
 def test_the_adapter_of_the_default_model_comes_with_the_package_and_has_a_card(
