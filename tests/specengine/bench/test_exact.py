@@ -16,7 +16,7 @@ from specengine.bench import run as bench
 from specengine.bench.exact import SAMPLINGS, measure
 from specengine.bench.own import OwnEngine
 from specengine.errors import SettingsInvalid
-from specengine.models.target import Target, Tree
+from specengine.models.target import Rows, Target
 
 TEXTS = ["def f(self):\n    return self\n\ndef g(self):\n    ret", "class A:\n    def"]
 
@@ -30,11 +30,9 @@ class Unsteady:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
 
-    def forward(
-        self, token_ids: list[int], cache: Any, *, num_logits: int, tree: Tree | None = None
-    ) -> torch.Tensor:
-        logits = self._target.forward(token_ids, cache, num_logits=num_logits, tree=tree)
-        return -logits if num_logits > 4 else logits
+    def forward_batch(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
+        logits = self._target.forward_batch(parts)
+        return [-own if len(own) > 4 else own for own in logits]
 
 
 def rows_of(own: OwnEngine, drafters: Sequence[str] = ("suffix",)) -> list[Any]:
