@@ -69,6 +69,8 @@ def draw(file: Path, rows: Sequence[PeerRow]) -> None:
             label = set_name if at < NUM_BY_SET else key
             panel.barh(places, values, height=BAR_SHARE / len(bars), align="edge", label=label)
         panel.set_yticks([place + BAR_SHARE / 2 for place in range(len(names))], names)
+        if "first_token_warm_ms" in keys:
+            panel.set_xscale("log")  # or nothing is seen of the shorter
         if len(bars) > 1:
             panel.legend(fontsize="small")
     panels[0][0].invert_yaxis()

@@ -57,7 +57,7 @@ Rows = Sequence[msgspec.Struct]
 SETTINGS: Final = ("model", "drafter", "draft_model", "precision", "device")
 """Options that are engine settings too."""
 
-FURTHER_OPTIONS: Final = ("sets", "no_heal", "run_tests", "shapes", "plot")
+FURTHER_OPTIONS: Final = ("sets", "no_heal", "run_tests", "shapes")
 """Of one benchmark each."""
 
 DECODE_RUNS: Final = 3
