@@ -26,9 +26,9 @@ test("missing and wild values become harmless ones", () => {
 });
 
 test("a line of the log tells the same", () => {
-  assert.deepEqual(readStatusLine("engine ready: smollm2-135m-code, suffix. 2 threads"), {
+  assert.deepEqual(readStatusLine("engine ready: small-model, suffix. 2 threads"), {
     state: "ready",
-    model: "smollm2-135m-code",
+    model: "small-model",
     drafter: "suffix",
     progress: 1,
     detail: "2 threads",

@@ -4,7 +4,7 @@ import test from "node:test";
 import { readModelList } from "../src/modelList";
 
 const TABLE = `model                   runs      memory      here      fills in  draft model             licence
-smollm2-135m-code *     yes       0.4 GB      273 MB    -         -                       Apache-2.0
+small-model *     yes       0.4 GB      273 MB    -         -                       Apache-2.0
 smollm2-360m            yes       0.9 GB      -         -         smollm2-135m            Apache-2.0
 starcoder2-3b           upstream  6.2 GB      -         yes       -                       LicenseRef-BigCode-OpenRAIL-M
 
@@ -14,7 +14,7 @@ starcoder2-3b           upstream  6.2 GB      -         yes       -             
 test("the models that run here are listed, with what decides between them", () => {
   assert.deepEqual(readModelList(TABLE), [
     {
-      name: "smollm2-135m-code",
+      name: "small-model",
       isDefault: true,
       memory: "0.4 GB",
       isHere: true,

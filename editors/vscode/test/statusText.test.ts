@@ -7,7 +7,7 @@ import { clockTime, shortModel, statusText } from "../src/statusText";
 
 const READY: EngineStatus = {
   state: "ready",
-  model: "smollm2-135m-code",
+  model: "small-model",
   drafter: "suffix",
   progress: 1,
   detail: "ready",
@@ -15,20 +15,20 @@ const READY: EngineStatus = {
 const RUNNING: Situation = { ...AT_START, server: "running", engine: READY };
 
 test("ready shows the model, then also the last latency", () => {
-  assert.equal(statusText(RUNNING).text, "$(zap) smollm2-135m-code");
-  assert.equal(statusText({ ...RUNNING, lastMs: 130.6 }).text, "$(zap) smollm2-135m-code 131 ms");
-  assert.equal(statusText({ ...RUNNING, lastMs: 2345 }).text, "$(zap) smollm2-135m-code 2.3 s");
+  assert.equal(statusText(RUNNING).text, "$(zap) small-model");
+  assert.equal(statusText({ ...RUNNING, lastMs: 130.6 }).text, "$(zap) small-model 131 ms");
+  assert.equal(statusText({ ...RUNNING, lastMs: 2345 }).text, "$(zap) small-model 2.3 s");
 });
 
 test("loading shows how far it is", () => {
   const engine: EngineStatus = { ...READY, state: "loading", progress: 0.42 };
-  const expected = "$(loading~spin) SpecEngine loads smollm2-135m-code 42 %";
+  const expected = "$(loading~spin) SpecEngine loads small-model 42 %";
   assert.equal(statusText({ ...RUNNING, engine }).text, expected);
 });
 
 test("a failed request is a warning", () => {
   const shown = statusText({ ...RUNNING, hasFailed: true });
-  assert.equal(shown.text, "$(warning) smollm2-135m-code");
+  assert.equal(shown.text, "$(warning) small-model");
   assert.equal(shown.severity, "warning");
 });
 

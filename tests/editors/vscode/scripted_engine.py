@@ -14,7 +14,7 @@ from specengine.protocol import EngineState
 from tests.fake_engine import FakeEngine, status
 
 STATEMENT: Final = "return a + b"
-"""All that it ever writes."""
+"""What it writes if it is told nothing else."""
 
 
 class ScriptedEngine:
@@ -23,6 +23,7 @@ class ScriptedEngine:
     def __init__(self, engine: FakeEngine, loop: asyncio.AbstractEventLoop) -> None:
         self.path = engine.path
         self.delay_s = 0.0
+        self.statement = STATEMENT
         self._engine = engine
         self._loop = loop
 
@@ -56,7 +57,7 @@ def scripted_engine(path: Path) -> Iterator[ScriptedEngine]:
             request = await engine.requests.get()
             await asyncio.sleep(scripted.delay_s)
             if not request.is_done:
-                request.answer(_rest_of_statement(request.message.prefix))
+                request.answer(_rest(scripted.statement, request.message.prefix))
 
     thread = threading.Thread(target=loop.run_forever, name="scripted-engine")
     thread.start()
@@ -72,6 +73,7 @@ def scripted_engine(path: Path) -> Iterator[ScriptedEngine]:
         loop.close()
 
 
-def _rest_of_statement(prefix: str) -> str:
+def _rest(statement: str, prefix: str) -> str:
+    """Return what is missing behind the last line of a prefix."""
     begun = prefix.rpartition("\n")[2].lstrip()
-    return STATEMENT[len(begun) :] if STATEMENT.startswith(begun) else ""
+    return statement[len(begun) :] if statement.startswith(begun) else ""

@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from specengine.models import registry
 from tests.editors.vscode.conftest import OpenWindow, Setup, Window
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.model]
 
-TEXT: Final = '''\
-import json
-from pathlib import Path
+ROOT: Final = Path(__file__).parents[3]
+MODEL: Final = re.escape(registry.load(own_file=Path("no-own-models.toml")).default)
 
+ABOVE: Final = '                "error": job.error,\n'
+"""What stands above the line that is typed; it stands in the file once."""
 
-def load_rows(path: Path) -> list[dict]:
-    """Read a JSON file."""
-    
-
-def save_rows(path: Path, rows: list[dict]) -> None:
-    path.write_text(json.dumps(rows))
-'''
-LINE, COLUMN = 7, 5
-"""Of the empty body."""
-
-TYPED: Final = "return "
+TYPED: Final = '"started_at": '
+WITH_TEXT: Final = ("shown", "adopted", "cached")
 NUM_FILES: Final = 12
 """One for each test, so that none depends on another."""
 
 
 class Editing:
-    """One file in the window, with the cursor in the empty body."""
+    """One file in the window, with the cursor in a line of blanks."""
 
     def __init__(self, window: Window, name: str) -> None:
         self.window = window
         self.workbench = window.workbench
-        self.workbench.open(name, LINE, COLUMN)
-        self.num_requests = len(window.trace())
+        self.before = max((record["request"] for record in window.trace()), default=0)
+        before, above, _ = (window.folder / name).read_text().partition(ABOVE)
+        indentation = len(ABOVE) - len(ABOVE.lstrip())
+        self.workbench.open(name, (before + above).count("\n") + 1, indentation + 1)
 
     def ask(self) -> str:
-        """Type the beginning of a statement; return the grey text behind it."""
+        """Type the beginning of an entry; return the grey text behind it."""
         self.workbench.type(TYPED)
         return self.workbench.await_ghost_text()
 
@@ -51,15 +48,15 @@ class Editing:
         records = self.window.trace
 
         def last() -> str:
-            shown = [each["request"] for each in records() if each["outcome"] == "shown"]
+            shown = [each["request"] for each in records() if each["outcome"] in WITH_TEXT]
             return str(max(shown, default=0))
 
-        first = self.num_requests
-        return int(self.workbench.await_value(last, lambda number: int(number) > first))
+        return int(self.workbench.await_value(last, lambda number: int(number) > self.before))
 
     def line(self) -> str:
-        """Return the line of the cursor."""
-        return self.workbench.text().split("\n")[LINE - 1]
+        """Return the text in the line, behind the blanks."""
+        lines = (line.strip() for line in self.workbench.text().split("\n"))
+        return next((line for line in lines if line.startswith(TYPED.strip())), "")
 
     def await_line(self, expected: str) -> None:
         """Wait until the line is as expected."""
@@ -68,9 +65,11 @@ class Editing:
 
 @pytest.fixture(scope="module")
 def window(open_window: OpenWindow) -> Iterator[Window]:
-    files = {f"rows_{number:02}.py": TEXT for number in range(NUM_FILES)}
+    text = (ROOT / "examples" / "job_queue.py").read_text(encoding="utf-8")
+    text = text.replace(ABOVE, f"{ABOVE}{' ' * (len(ABOVE) - len(ABOVE.lstrip()))}\n")
+    files = {f"queue_{number:02}.py": text for number in range(NUM_FILES)}
     with open_window(Setup(files)) as window:
-        window.workbench.await_status(r"^smollm2-135m-fim")
+        window.workbench.await_status(f"^{MODEL}")
         yield window
 
 
@@ -81,13 +80,13 @@ def numbers() -> Iterator[int]:
 
 @pytest.fixture
 def editing(window: Window, numbers: Iterator[int]) -> Editing:
-    return Editing(window, f"rows_{next(numbers):02}.py")
+    return Editing(window, f"queue_{next(numbers):02}.py")
 
 
 def test_ghost_text_appears_and_the_status_bar_says_how_long_it_took(editing: Editing) -> None:
     assert editing.ask() != ""
-    editing.await_line(f"    {TYPED}")
-    editing.workbench.await_status(r"^smollm2-135m-fim \d+(\.\d)? m?s$")
+    editing.await_line(TYPED)
+    editing.workbench.await_status(rf"^{MODEL} \d+(\.\d)? m?s$")
     editing.workbench.picture("ghost_text")
 
 
@@ -109,30 +108,30 @@ def test_a_key_that_disagrees_replaces_it(editing: Editing) -> None:
     key = "x" if not suggested.startswith("x") else "y"
     editing.workbench.type(key)
     assert not editing.workbench.ghost_text().startswith(suggested[:2])
-    editing.await_line(f"    {TYPED}{key}")
+    editing.await_line(f"{TYPED}{key}")
     editing.workbench.picture("disagreeing_key")
 
 
 def test_tab_accepts(editing: Editing) -> None:
     first = editing.ask().split("\n")[0]
     editing.workbench.press("Tab")
-    editing.await_line(f"    {TYPED}{first}")
+    editing.await_line(f"{TYPED}{first}")
     editing.workbench.picture("accepted")
 
 
 def test_undo_takes_back_what_tab_accepted(editing: Editing) -> None:
     first = editing.ask().split("\n")[0]
     editing.workbench.press("Tab")
-    editing.await_line(f"    {TYPED}{first}")
+    editing.await_line(f"{TYPED}{first}")
     editing.workbench.press("Control+Z")
-    editing.await_line(f"    {TYPED}")
+    editing.await_line(TYPED)
 
 
 def test_a_word_can_be_accepted(editing: Editing) -> None:
     suggested = editing.ask()
     editing.workbench.press("Control+ArrowRight")
-    editing.workbench.await_value(editing.line, lambda line: len(line) > len(f"    {TYPED}"))
-    accepted = editing.line()[len(f"    {TYPED}") :]
+    editing.workbench.await_value(editing.line, lambda line: len(line) > len(TYPED))
+    accepted = editing.line()[len(TYPED) :]
     assert suggested.startswith(accepted)
     assert accepted != suggested.split("\n")[0]
     editing.workbench.picture("accepted_word")
@@ -142,5 +141,5 @@ def test_escape_dismisses(editing: Editing) -> None:
     editing.ask()
     editing.workbench.press("Escape")
     editing.workbench.await_value(editing.workbench.ghost_text, lambda text: text == "")
-    editing.await_line(f"    {TYPED}")
+    editing.await_line(TYPED)
     editing.workbench.picture("dismissed")

@@ -101,8 +101,7 @@ class Workbench:
         box = self.page.locator(".quick-input-widget input")
         box.wait_for(state="visible")
         box.fill(f">{command}")
-        self.page.locator(".quick-input-list .monaco-list-row.focused", has_text=command).wait_for()
-        self.press("Enter")
+        self.choose(command)
 
     def choices(self) -> list[str]:
         """Return what a list that has popped up offers."""
@@ -118,8 +117,17 @@ class Workbench:
         """Return the grey text, lines joined by line feeds; empty without any."""
         inline = self.page.locator(".view-lines [class*='ghost-text-decoration']")
         first = "".join(inline.all_inner_texts())
-        below = self.page.locator(".view-zones .suggest-preview-text, .ghost-text > *")
+        below = self.page.locator(".view-zones .suggest-preview-text .view-line")
         return _plain("\n".join([first, *below.all_inner_texts()])).rstrip()
+
+    def choose_theme(self, name: str) -> None:
+        """Change the colours."""
+        self.press("Control+K", "Control+T")
+        box = self.page.locator(".quick-input-widget input")
+        box.wait_for(state="visible")
+        box.fill(name)
+        self.choose(name)
+        self.page.locator(".quick-input-widget").wait_for(state="hidden")
 
     def text(self) -> str:
         """Return the lines on the screen, without what is grey; trailing blanks are lost."""
@@ -139,9 +147,10 @@ class Workbench:
         """Wait until our status bar item matches; return its words."""
         return self.await_value(self.status, lambda text: bool(re.search(pattern, text)), timeout_s)
 
-    def await_ghost_text(self) -> str:
-        """Wait for grey text."""
-        return self.await_value(self.ghost_text, bool, PATIENCE_S)
+    def await_ghost_text(self, expected: str = "") -> str:
+        """Wait for grey text, for any or for the expected one; return it."""
+        is_right = expected.__eq__ if expected else bool
+        return self.await_value(self.ghost_text, is_right, PATIENCE_S)
 
     def await_value(
         self, read: Callable[[], str], is_right: Callable[[str], bool], timeout_s: float = 30
