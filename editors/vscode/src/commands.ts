@@ -2,6 +2,7 @@
 
 import { ConfigurationTarget, commands, window, workspace, type Disposable } from "vscode";
 
+import { servedLanguage } from "./documents";
 import { menuItems } from "./menuItems";
 import { toggled } from "./pause";
 import type { Situation } from "./situation";
@@ -56,7 +57,7 @@ async function snooze(parts: CommandParts): Promise<void> {
 }
 
 async function toggleLanguage(): Promise<void> {
-  const language = window.activeTextEditor?.document.languageId;
+  const language = servedLanguage(window.activeTextEditor?.document);
   if (language === undefined) return;
   const settings = workspace.getConfiguration("specengine");
   const languages = settings.get<string[]>("disabledLanguages", []);

@@ -16,6 +16,7 @@ import {
 } from "vscode-languageclient/node";
 
 import type { CommandLine } from "./commandLine";
+import { DOCUMENT_SELECTOR } from "./documents";
 import type { Log } from "./log";
 
 const SHOW_LOG = "Show Log";
@@ -76,7 +77,7 @@ export class QuietClient extends LanguageClient {
 
 function clientOptions(parts: ClientParts, log: Log): LanguageClientOptions {
   return {
-    documentSelector: [{ scheme: "file" }, { scheme: "untitled" }],
+    documentSelector: DOCUMENT_SELECTOR,
     outputChannel: log.channel,
     revealOutputChannelOn: RevealOutputChannelOn.Never,
     initializationOptions: parts.settings,

@@ -2,6 +2,7 @@
 
 import { window, workspace, type Disposable } from "vscode";
 
+import { servedLanguage } from "./documents";
 import { Pause } from "./pause";
 import type { Board } from "./situation";
 
@@ -43,7 +44,7 @@ export class Switches implements Disposable {
   }
 
   private readonly tell = (): void => {
-    const language = window.activeTextEditor?.document.languageId;
+    const language = servedLanguage(window.activeTextEditor?.document);
     this.board.update({
       pausedUntil: this.pause.endsAt(Date.now()),
       language,

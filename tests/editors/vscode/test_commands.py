@@ -109,6 +109,7 @@ def test_the_output_channel_has_one_line_for_a_suggestion(
     shown = re.compile("shown|cached|adopted")
     workbench.page.locator(".panel .view-line", has_text=shown).first.wait_for()
     workbench.picture("trace")
+    assert workbench.status().startswith("fake")
     workbench.run("View: Toggle Panel Visibility")
     assert "key to ghost text" in window.log()
     assert "add(a, b)" not in window.log()

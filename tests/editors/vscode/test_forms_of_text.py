@@ -42,6 +42,8 @@ def test_a_block_is_shown_and_accepted_as_a_whole(window: Window, engine: Script
     workbench.await_ghost_text(BLOCK[2:])
     workbench.picture("block_light")
     workbench.choose_theme("Dark Modern")
+    workbench.run("SpecEngine: Suggest Here")
+    workbench.await_ghost_text(BLOCK[2:])
     workbench.picture("block_dark")
     workbench.choose_theme("Light Modern")
     workbench.type(" a")
