@@ -10,6 +10,9 @@ const SECRET =
   /((?:token|password|passwd|secret|api[-_]?key|authorization|bearer)["']?\s*[=: ]\s*["']?)[^\s"',;]+/gi;
 const CREDENTIALS = /(:\/\/)[^/\s@]+@/g;
 const EMAIL = /[\w.+-]+@[\w-]+(?:\.[\w-]+)+/g;
+/** An absolute path, of either kind; what is left of others above stands behind a mark. */
+const PATH =
+  /(?<![\w.:/<>~\\-])(?:[A-Za-z]:[\\/]+|\/)(?:[^\s/\\"',:;()]+[\\/]+)+([^\s/\\"',:;()]+)/g;
 const LONG_KEY = /\b(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{32,}\b/g;
 
 /** Return a text without folders, names, addresses and keys. */
@@ -26,6 +29,7 @@ export function redact(text: string, known: Private): string {
     .replace(SECRET, "$1<secret>")
     .replace(CREDENTIALS, "$1<secret>@")
     .replace(EMAIL, "<email>")
+    .replace(PATH, "<path>/$1")
     .replace(LONG_KEY, "<key>");
   if (known.user.length > 2) {
     result = result.replace(new RegExp(`\\b${escaped(known.user)}\\b`, "g"), "<user>");

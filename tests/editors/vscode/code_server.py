@@ -32,6 +32,7 @@ QUIET_SETTINGS: Final[Mapping[str, object]] = {
     "files.autoSave": "off",
     "telemetry.telemetryLevel": "off",
     "update.mode": "none",
+    "workbench.secondarySideBar.defaultVisibility": "hidden",
     "workbench.startupEditor": "none",
     "workbench.tips.enabled": False,
     "workbench.welcomePage.walkthroughs.openOnInstall": False,
