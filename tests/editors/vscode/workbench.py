@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page  # pyright: ignore[reportMissingImports]  # see install_tools.sh
 
 BROWSER: Final = "/usr/bin/chromium"
 BROWSER_ARGUMENTS: Final = (
@@ -38,7 +38,7 @@ STATUS: Final = '[id="specengine.specengine.specengine"]'
 @contextlib.contextmanager
 def browser_page() -> Iterator[Page]:
     """Open an empty page in a fresh browser."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
