@@ -167,6 +167,7 @@ class Workbench:
     def picture(self, name: str) -> None:
         """Write a picture of the window."""
         self._pictures.mkdir(parents=True, exist_ok=True)
+        self.page.mouse.move(0, 0)
         self.page.wait_for_timeout(500)  # until nothing glides or fades any more
         self.page.screenshot(path=self._pictures / f"{name}.png")
 
