@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.setup-done
 
-.PHONY: help setup demo check test exact bench clean
+.PHONY: help setup demo check test exact bench vscode editors clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -35,6 +35,13 @@ exact: setup ## the long proof that speculation writes the target's text
 
 bench: setup ## decoding speed with and without speculation
 	$(BIN)/specengine bench decode
+
+vscode: setup ## package the extension for VS Code
+	rm -rf editors/vscode/wheel && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir editors/vscode/wheel .
+	cd editors/vscode && npm ci && npm run check && npm test && npm run package
+
+editors: vscode ## test in a real VS Code
+	tests/editors/vscode/install_tools.sh && $(BIN)/python -m pytest -m slow tests/editors/vscode
 
 clean: ## remove .venv and build outputs; models in the cache stay
 	rm -rf .venv build dist
