@@ -105,9 +105,9 @@ def test_float32_logits_of_the_default_model_equal_those_of_transformers(
 ) -> None:
     token_ids = Tokenizer.load(default_model_dir).encode(PYTHON)
     ours = logits_of(load_decoder(default_model_dir, "float32"), token_ids, [len(token_ids)])
-    torch.testing.assert_close(
-        ours, reference_logits(default_model_dir, token_ids), atol=1e-4, rtol=0
-    )
+    theirs = reference_logits(default_model_dir, token_ids)
+    # The logits reach 42: the two differ by 0.8e-4 to 1.01e-4, by CPU and number of threads.
+    torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
