@@ -248,21 +248,8 @@ class Scheduler:
 
     def _advance(self, jobs: Sequence[Job]) -> None:
         prepared = [(job, rows) for job in jobs if (rows := self._prepare(job)) is not None]
-        if not prepared:
-            return
-        try:
-            logits = self._target().forward_batch([rows for _, rows in prepared])
-        except Exception:
-            if len(prepared) == 1:
-                self._fault(prepared[0][0])
-                return
-            # Whose fault it was shows when each runs alone.
-            logger.exception("a pass for %d requests failed", len(prepared))
-            for job, rows in prepared:
-                self._run_alone(job, rows)
-            return
-        for (job, _), own in zip(prepared, logits, strict=True):
-            self._take(job, own)
+        if prepared:
+            self._pass(prepared)
 
     def _prepare(self, job: Job) -> Rows | None:
         assert job.session is not None
@@ -272,13 +259,19 @@ class Scheduler:
             self._fault(job)
             return None
 
-    def _run_alone(self, job: Job, rows: Rows) -> None:
+    def _pass(self, prepared: Sequence[tuple[Job, Rows]]) -> None:
         try:
-            (logits,) = self._target().forward_batch([rows])
+            logits = self._target().forward_batch([rows for _, rows in prepared])
         except Exception:
-            self._fault(job)
+            if len(prepared) == 1:
+                self._fault(prepared[0][0])
+                return
+            logger.exception("a pass for %d requests failed; each runs alone", len(prepared))
+            for one in prepared:
+                self._pass([one])
             return
-        self._take(job, logits)
+        for (job, _), own in zip(prepared, logits, strict=True):
+            self._take(job, own)
 
     def _take(self, job: Job, logits: torch.Tensor) -> None:
         assert job.session is not None
