@@ -113,14 +113,10 @@ class KVCache:
         """
         assert start + max(rows, default=-1) < self.length
         assert all(at <= row for at, row in enumerate(rows)), f"{rows} do not ascend"
-        keys = self._keys
-        if self._keys_by_dim:
-            shape = (*keys.shape[:3], keys.shape[4], keys.shape[3])
-            keys = keys.view(shape).transpose(3, 4)
         for at, row in enumerate(rows):
             if at != row:
                 new, old = divmod(start + at, self._tile), divmod(start + row, self._tile)
-                for tensor in (keys, self._values):
+                for tensor in (self._keys_by_row, self._values):
                     tensor[:, new[0], :, new[1]] = tensor[:, old[0], :, old[1]]
         self.truncate(start + len(rows))
 
@@ -128,18 +124,23 @@ class KVCache:
         """Become a copy of the first ``length`` positions of another cache of the same shape."""
         assert length <= min(source.length, self.capacity)
         num_tiles, num_rows = -(-length // self._tile), min(length, self._tile)
-        if self._keys_by_dim:
-            num_rows = self._tile
-        self._keys[:, :num_tiles, :, :num_rows] = source._keys[:, :num_tiles, :, :num_rows]
-        self._values[:, :num_tiles, :, :num_rows] = source._values[:, :num_tiles, :, :num_rows]
+        own, other = ((each._keys_by_row, each._values) for each in (self, source))
+        for target, origin in zip(own, other, strict=True):
+            target[:, :num_tiles, :, :num_rows] = origin[:, :num_tiles, :, :num_rows]
         self.length = length
 
     def rows(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return copies of the stored keys and values of a layer, [length, KV, D], for tests."""
-        keys, values = self.tiles(layer, -(-self.length // self._tile))
-        if self._keys_by_dim:
-            keys = keys.reshape(*keys.shape[:2], keys.shape[3], TILE).transpose(2, 3)
-        return _flat(keys)[: self.length], _flat(values)[: self.length]
+        keys, values = (_flat(tensor[layer]) for tensor in (self._keys_by_row, self._values))
+        return keys[: self.length], values[: self.length]
+
+    @property
+    def _keys_by_row(self) -> torch.Tensor:
+        """Return a view of the keys that lies as the values do, [L, tiles, KV, TILE, D]."""
+        if not self._keys_by_dim:
+            return self._keys
+        *others, tile, dim = self._keys.shape
+        return self._keys.view(*others, dim, tile).transpose(3, 4)
 
 
 def _flat(tiles: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -117,15 +117,7 @@ class GraphDecoder(Decoder):
     @property
     def kv_shape(self) -> KVShape:
         """Return what a cache for this model must look like."""
-        sizes = self.architecture
-        return KVShape(
-            sizes.num_layers,
-            sizes.num_kv_heads,
-            sizes.head_dim,
-            self.dtype,
-            self.device,
-            spare_rows=PROMPT_ROWS,
-        )
+        return replace(super().kv_shape, spare_rows=PROMPT_ROWS)
 
     @torch.inference_mode()
     def forward(

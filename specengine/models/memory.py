@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from specengine.cache.kv_cache import TILE, KVShape
 from specengine.errors import LoadError
 from specengine.models.architecture import Architecture
 
@@ -47,10 +48,11 @@ class Need:
         cls, sizes: Architecture, precision: str, device: torch.device, sequences: Sequences
     ) -> Need:
         """Return what a model needs."""
-        kv_itemsize = 4 if precision == "float32" else 2
+        kv_type = torch.float32 if precision == "float32" else torch.bfloat16
+        kv = KVShape(sizes.num_layers, sizes.num_kv_heads, sizes.head_dim, kv_type, device)
         return cls(
             weights=round(sizes.num_parameters * BYTES_PER_WEIGHT[precision]),
-            per_position=2 * sizes.num_layers * sizes.num_kv_heads * sizes.head_dim * kv_itemsize,
+            per_position=kv.num_bytes(TILE) // TILE,
             sequences=sequences,
             spare=0 if device.type == "cpu" else DEVICE_SPARE,
         )
