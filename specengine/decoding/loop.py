@@ -11,17 +11,12 @@ Source: Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import torch
+from collections.abc import Sequence
 
 from specengine.cache.kv_cache import KVCache
 from specengine.draft import Draft, Verdict
 from specengine.models.linear import ROW_BLOCK
 from specengine.models.target import Rows, Target, Tree
-
-Verifier = Callable[[torch.Tensor, Draft], Verdict]
-"""From the logits of the last committed token and of each drafted one to what the target says."""
 
 
 def prompt_rows(target: Target, cache: KVCache, token_ids: Sequence[int]) -> Rows | None:
@@ -61,13 +56,3 @@ def commit(cache: KVCache, token_ids: list[int], draft: Draft, verdict: Verdict)
     cache.keep(len(token_ids), verdict.accepted)
     token_ids += [draft.token_ids[node] for node in verdict.accepted]
     token_ids.append(verdict.next_id)
-
-
-def step(
-    target: Target, cache: KVCache, token_ids: list[int], draft: Draft, verify: Verifier
-) -> Verdict:
-    """Verify a draft in one pass and commit what the target agrees with, plus one token."""
-    (logits,) = target.forward_batch([step_rows(cache, token_ids, draft)])
-    verdict = verify(logits, draft)
-    commit(cache, token_ids, draft, verdict)
-    return verdict

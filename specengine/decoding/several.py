@@ -64,12 +64,12 @@ class Several:
         """Go on after the pass; return the text that it added to the first one."""
         text = self._current.take(logits)
         is_first = self._current is self._first
-        if self._current.stop_reason is not None:
+        has_ended = self._current.stop_reason is not None
+        if has_ended:
             text += self._current.finish_text()
-            self._texts[-1] += text
+        self._texts[-1] += text
+        if has_ended:
             self._go_on()
-        else:
-            self._texts[-1] += text
         return text if is_first else ""
 
     def finish_text(self) -> str:

@@ -8,6 +8,7 @@ import torch
 from specengine.cache.kv_cache import KVCache
 from specengine.decoding import loop
 from specengine.draft import NOTHING, ROOT, Draft, Verdict
+from specengine.models.decoder import Decoder
 from specengine.models.target import PROMPT_ROWS
 from specengine.verify.match import match
 from tests.specengine.tiny import greedy, tiny_decoder
@@ -20,10 +21,18 @@ def by_argmax(logits: torch.Tensor, draft: Draft) -> Verdict:
     return match(draft, [int(row.argmax()) for row in logits])
 
 
+def step(model: Decoder, cache: KVCache, token_ids: list[int], draft: Draft) -> Verdict:
+    """Verify a draft in one pass and commit what the model agrees with."""
+    (logits,) = model.forward_batch([loop.step_rows(cache, token_ids, draft)])
+    verdict = by_argmax(logits, draft)
+    loop.commit(cache, token_ids, draft, verdict)
+    return verdict
+
+
 def test_without_a_draft_one_token_is_committed() -> None:
     model, token_ids = tiny_decoder(), list(PROMPT)
     cache = KVCache(model.kv_shape, 64)
-    verdict = loop.step(model, cache, token_ids, NOTHING, by_argmax)
+    verdict = step(model, cache, token_ids, NOTHING)
     assert verdict.accepted == ()
     assert token_ids == PROMPT + greedy(model, PROMPT, 1)
     assert cache.length == len(PROMPT)
@@ -35,7 +44,7 @@ def test_a_draft_is_accepted_as_far_as_it_is_right(num_right: int) -> None:
     truth = greedy(model, PROMPT, 8)
     drafted = truth[:num_right] + [(token_id + 1) % 256 for token_id in truth[num_right:7]]
     cache = KVCache(model.kv_shape, 64)
-    loop.step(model, cache, token_ids, Draft.chain(drafted, "test"), by_argmax)
+    step(model, cache, token_ids, Draft.chain(drafted, "test"))
     assert token_ids == PROMPT + truth[: num_right + 1]
     assert cache.length == len(token_ids) - 1
 
@@ -47,7 +56,7 @@ def test_the_cache_after_steps_equals_that_of_the_committed_text() -> None:
     while len(token_ids) < 20:
         known = len(token_ids) - len(PROMPT)
         drafted = [*truth[known : known + 2], 7, 7]
-        loop.step(model, cache, token_ids, Draft.chain(drafted, "test"), by_argmax)
+        step(model, cache, token_ids, Draft.chain(drafted, "test"))
     fresh = KVCache(model.kv_shape, 64)
     model.forward(token_ids[: cache.length], fresh, num_logits=0)
     for layer in range(2):
@@ -84,7 +93,7 @@ def test_the_right_path_of_a_tree_is_accepted_and_kept() -> None:
         first, second = truth[known : known + 2]
         # A wrong branch, the right token behind it, and behind that a wrong one and the right one.
         fork = Draft((first + 1, first, 3, second), (ROOT, ROOT, 0, 1), "test")
-        verdict = loop.step(model, cache, token_ids, fork, by_argmax)
+        verdict = step(model, cache, token_ids, fork)
         assert verdict.accepted == (1, 3)
     assert token_ids == PROMPT + truth[: len(token_ids) - len(PROMPT)]
     fresh = KVCache(model.kv_shape, 64)
