@@ -286,9 +286,9 @@ static inline void multiply(const int8_t *limbs, const int32_t *limb_sums, const
 #endif
 }
 
-/* Rows from `first` on times a matrix, this thread's share of the outputs; added to `out` or stored. */
-static void product(const Pass *p, int thread, const Matrix *m, int first, int num_rows, float *out,
-                    int stride, int num_out, int adds) {
+/* Rows times a matrix, this thread's share of the outputs; added to `out` or stored. */
+static void product(const Pass *p, int thread, const Matrix *m, int num_rows, float *out, int stride,
+                    int num_out, int adds) {
   int depth = m->num_in / DEPTH, columns = m->num_out / LANES;
   int begin = (int)((int64_t)columns * thread / p->num_threads);
   int end = (int)((int64_t)columns * (thread + 1) / p->num_threads);
@@ -304,7 +304,7 @@ static void product(const Pass *p, int thread, const Matrix *m, int first, int n
       vec low = __builtin_convertvector(*(ivec *)sums[row / BLOCK][BLOCK + row % BLOCK], vec);
       vec y = fuse(high, splat(256.0f), low) * (scales * p->row_scales[row]);
       if (m->bias) y += *(const vecu *)(m->bias + column * LANES);
-      float *target = out + (size_t)(first + row) * stride + column * LANES;
+      float *target = out + (size_t)row * stride + column * LANES;
       if (width == LANES) {
         if (adds) y += *(vecu *)target;
         *(vecu *)target = y;
@@ -577,7 +577,7 @@ static void run(void *argument) {
     int heads = (m->num_heads + 2 * m->num_kv_heads) * m->head_dim;
     norm_and_split(p, t, l->attention_norm, &l->qkv, NULL, p->num_rows);
     barrier(p);
-    product(p, t, &l->qkv, 0, p->num_rows, p->wide, heads, heads, 0);
+    product(p, t, &l->qkv, p->num_rows, p->wide, heads, heads, 0);
     barrier(p);
     place(p, t, layer);
     barrier(p);
@@ -585,21 +585,21 @@ static void run(void *argument) {
     barrier(p);
     split_attended(p, t, &l->output);
     barrier(p);
-    product(p, t, &l->output, 0, p->num_rows, p->hidden, hidden, hidden, 1);
+    product(p, t, &l->output, p->num_rows, p->hidden, hidden, hidden, 1);
     barrier(p);
     norm_and_split(p, t, l->mlp_norm, &l->gate_up, NULL, p->num_rows);
     barrier(p);
-    product(p, t, &l->gate_up, 0, p->num_rows, p->wide, 2 * m->inner, 2 * m->inner, 0);
+    product(p, t, &l->gate_up, p->num_rows, p->wide, 2 * m->inner, 2 * m->inner, 0);
     barrier(p);
     gate(p, t, &l->down);
     barrier(p);
-    product(p, t, &l->down, 0, p->num_rows, p->hidden, hidden, hidden, 1);
+    product(p, t, &l->down, p->num_rows, p->hidden, hidden, hidden, 1);
     barrier(p);
   }
   if (p->num_logits) {
     norm_and_split(p, t, m->final_norm, &m->head, p->scored, p->num_logits);
     barrier(p);
-    product(p, t, &m->head, 0, p->num_logits, p->logits, m->vocab, m->vocab, 0);
+    product(p, t, &m->head, p->num_logits, p->logits, m->vocab, m->vocab, 0);
   }
   release();
 }
