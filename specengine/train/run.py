@@ -222,6 +222,8 @@ def _command(options: argparse.Namespace) -> str:
     for name in ("model", "tokens", "rank", "rate", "batch_tokens", "seed", "device"):
         value = getattr(options, name)
         words += [f"--{name.replace('_', '-')}", str(BASE if value is None else value)]
+    if options.init is not None:
+        words += ["--init", str(options.init)]
     if options.sentinels is not None:
         words += ["--sentinels", options.sentinels]
     for folder in options.data or ():

@@ -100,6 +100,7 @@ def test_training_goes_on_from_an_adapter(tmp_path: Path, data: Path) -> None:
     name = next(iter(before.factors))
     assert before.factors[name].up.equal(after.factors[name].up)
     assert before.factors[name].up.abs().sum() > 0
+    assert f"--init {first}" in (second / "README.md").read_text("utf-8")
 
 
 def test_middles_are_measured_without_training(tmp_path: Path, data: Path) -> None:
