@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import torch
@@ -53,11 +53,12 @@ from specengine.models.tokenizer import Tokenizer
 from specengine.settings import EngineSettings, load_settings
 
 Rows = Sequence[msgspec.Struct]
+R = TypeVar("R", bound=msgspec.Struct)
 
 SETTINGS: Final = ("model", "drafter", "draft_model", "precision", "device")
 """Options that are engine settings too."""
 
-FURTHER_OPTIONS: Final = ("sets", "no_heal", "run_tests", "shapes")
+FURTHER_OPTIONS: Final = ("sets", "no_heal", "run_tests", "shapes", "tokens")
 """Of one benchmark each."""
 
 DECODE_RUNS: Final = 3
@@ -78,14 +79,8 @@ def run(what: str, options: argparse.Namespace) -> None:
     Raises:  SpecEngineError.
     """
     _check(what, options)
-    # Described first: afterwards the load average is our own.
-    machine = describe()
-    settings = load_settings({name: getattr(options, name) for name in SETTINGS})
-    rows = BENCHMARKS[what](settings, options)
-    sys.stdout.write(f"\n{TABLES.get(what, table)(rows)}\n")
-    report = Report(machine, command_text(what, options), rows)
-    if options.json is not None:
-        write_report(report, options.json)
+    command = command_text(what, options)
+    rows = _report(command, options, BENCHMARKS[what], TABLES.get(what, table))
     if options.plot is not None:
         PICTURES[what](options.plot, rows)
 
@@ -98,28 +93,44 @@ def check_exact(options: argparse.Namespace) -> bool:
     for name in ("limit", "tokens"):
         if (value := getattr(options, name)) < 1:
             raise SettingsInvalid(f"--{name} is {value}; it must be 1 or more.")
-    machine = describe()
-    settings = load_settings({name: getattr(options, name) for name in SETTINGS})
-    own = load_own(settings, _show)
-    texts = [problem.prompt for problem in load_problems()[: options.limit]]
-    rows = exact.measure(own, [settings.drafter], texts, options.tokens, _show)
-    sys.stdout.write(f"\n{table(rows)}\n")
-    if options.json is not None:
-        command = f"specengine check exact --limit {options.limit} --tokens {options.tokens}"
-        write_report(Report(machine, command, rows), options.json)
+    command = command_text("exact", options, "check")
+    rows = _report(command, options, _check_exact, table)
     return not any(row.num_differing for row in rows)
 
 
-def command_text(what: str, options: argparse.Namespace) -> str:
+def command_text(what: str, options: argparse.Namespace, group: str = "bench") -> str:
     """Return the command line that makes the same rows."""
-    words = ["specengine", "bench", what]
+    words = ["specengine", group, what]
     for name in (*SETTINGS, "limit", "runs", *FURTHER_OPTIONS):
-        option, value = f"--{name.replace('_', '-')}", getattr(options, name)
+        option, value = f"--{name.replace('_', '-')}", getattr(options, name, None)
         if value is True:
             words.append(option)
         elif value not in (None, False):
             words += [option, str(value)]
     return shlex.join(words)
+
+
+def _report(
+    command: str,
+    options: argparse.Namespace,
+    measure: Callable[[EngineSettings, argparse.Namespace], Sequence[R]],
+    shown: Callable[[Sequence[R]], str],
+) -> Sequence[R]:
+    """Measure, show the rows, and write them where that is asked for."""
+    # Described first: afterwards the load average is our own.
+    machine = describe()
+    settings = load_settings({name: getattr(options, name) for name in SETTINGS})
+    rows = measure(settings, options)
+    sys.stdout.write(f"\n{shown(rows)}\n")
+    if options.json is not None:
+        write_report(Report(machine, command, rows), options.json)
+    return rows
+
+
+def _check_exact(settings: EngineSettings, options: argparse.Namespace) -> Sequence[exact.ExactRow]:
+    own = load_own(settings, _show)
+    texts = [problem.prompt for problem in load_problems()[: options.limit]]
+    return exact.measure(own, [settings.drafter], texts, options.tokens, _show)
 
 
 def _check(what: str, options: argparse.Namespace) -> None:

@@ -79,6 +79,12 @@ def test_rows_are_shown_and_written(
     assert report["command"].startswith("specengine check exact")
 
 
+def test_the_command_names_all_that_was_given() -> None:
+    given = options(model="m", precision="int8", tokens=9)
+    command = bench.command_text("exact", given, "check")
+    assert command == "specengine check exact --model m --precision int8 --limit 2 --tokens 9"
+
+
 @pytest.mark.parametrize("name", ["limit", "tokens"])
 def test_numbers_below_one_are_refused(name: str) -> None:
     with pytest.raises(SettingsInvalid, match=f"--{name} is 0"):
