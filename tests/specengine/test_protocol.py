@@ -34,6 +34,7 @@ from specengine.protocol import (
     TokenCounts,
     TokenLogprobs,
 )
+from specengine.sampling import GREEDY, Sampling
 
 OPTIONS = SamplingOptions(0.5, 3, logit_bias={7: 1.5})
 CLIENT_MESSAGES: list[ClientMessage] = [
@@ -54,6 +55,11 @@ ENGINE_MESSAGES: list[EngineMessage] = [
     Failed(1, "engine_busy", "full.", "wait."),
     EngineStatus(EngineState.LOADING, "m", "d", 0.5, "reading", 1, 2, 4096),
 ]  # fmt: skip
+
+
+def test_sampling_on_the_wire_has_the_fields_and_defaults_of_the_engine_s() -> None:
+    options = msgspec.structs.asdict(SamplingOptions())
+    assert Sampling(**{**options, "logit_bias": tuple(options["logit_bias"])}) == GREEDY
 
 
 def body(frame: bytes) -> bytes:
