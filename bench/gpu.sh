@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All that is measured on a GPU, in one go of less than eight minutes on an H200: is the text the
-# same, how fast are passes of Qwen2.5-Coder's sizes, does training run. Results go to the folder
-# given first (gpu-results where none is). Needs a Python with a torch for CUDA:
+# same, and how fast are passes of Qwen2.5-Coder's sizes. Results go to the folder given first
+# (gpu-results where none is). Needs a Python with a torch for CUDA:
 #   PYTHON=python3 bench/gpu.sh [FOLDER]
 set -uo pipefail
 cd "$(dirname "$0")/.."
