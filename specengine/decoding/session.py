@@ -10,7 +10,7 @@ import codecs
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,8 +20,8 @@ from specengine.decoding.forced_text import ForcedText
 from specengine.decoding.prompt import Prompt
 from specengine.decoding.stopping import StopStrings
 from specengine.draft import NOTHING, ROOT, Draft, Verdict
-from specengine.drafters.base import Drafter
-from specengine.models.target import Rows, Target
+from specengine.drafters.base import Drafter, Observer
+from specengine.models.target import Rows, Tap, Target
 from specengine.models.tokenizer import Tokenizer
 from specengine.protocol import StopReason, TokenLogprobs
 from specengine.sampling import Behind, Sampling, choose, probabilities, processed
@@ -99,6 +99,7 @@ class Session:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stops = StopStrings(self.limits.stop)
         self._logprobs: list[TokenLogprobs] = []
+        self._tap = Tap(self.drafter.layers) if isinstance(self.drafter, Observer) else None
         self._draft: Draft | None = None
         """What the pass that was prepared verifies; None where it reads a part of the prompt."""
         self._prepared_at = 0.0
@@ -152,7 +153,7 @@ class Session:
                 return None
             rows = loop.step_rows(slot.cache, self._token_ids, self._draft)
         self._prepared_at = self.clock()
-        return rows
+        return replace(rows, tap=self._tap)
 
     def take(self, logits: torch.Tensor) -> str:
         """Verify and commit after the pass; return the text that it added."""
@@ -160,9 +161,11 @@ class Session:
         assert slot is not None
         if draft is None:
             self.counts.prefill_ms += self._ms_since(self._prepared_at)
+            self._show(slot.cache.length, NOTHING, ())
             return ""
         num_before = len(self._token_ids)
         verdict = self._verify(logits, draft)
+        self._show(num_before, draft, verdict.accepted)
         loop.commit(slot.cache, self._token_ids, draft, verdict)
         if self._reads_prompt:
             self.counts.prefill_ms += self._ms_since(self._prepared_at)
@@ -215,11 +218,28 @@ class Session:
         try:
             draft = self.drafter.propose(self._token_ids, room)
         except Exception:
-            # A drafter can only cost time. The request goes on without it; the log has the bug.
-            logger.exception("a drafter failed; this request goes on without drafts")
-            self._has_drafter_failed = True
+            self._give_up_drafter()
             return NOTHING
         return None if draft is None else draft.cut(self.models.vocab_size, room)
+
+    def _show(self, length: int, draft: Draft, accepted: Sequence[int]) -> None:
+        """Let an observer see what the pass has computed of ``length`` and accepted tokens."""
+        observer, tap = self.drafter, self._tap
+        if tap is None or self._has_drafter_failed:
+            return
+        assert isinstance(observer, Observer)
+        num_pending = tap.streams.shape[1] - len(draft)
+        rows = [*range(num_pending), *(num_pending + node for node in accepted)]
+        streams = {layer: tap.streams[at, rows] for at, layer in enumerate(tap.layers)}
+        try:
+            observer.observe(streams, length - num_pending)
+        except Exception:
+            self._give_up_drafter()
+
+    def _give_up_drafter(self) -> None:
+        # A drafter can only cost time. The request goes on without it; the log has the bug.
+        logger.exception("a drafter failed; this request goes on without drafts")
+        self._has_drafter_failed = True
 
     def _verify(self, logits: torch.Tensor, draft: Draft) -> Verdict:
         """Return what the target says to a draft, of which row 0 stands before its first token."""

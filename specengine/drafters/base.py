@@ -6,8 +6,10 @@ index). A ``Drafter`` lives for one request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
 
 from specengine.draft import Draft
 from specengine.sampling import GREEDY, Sampling
@@ -27,6 +29,22 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """Give back what the request held; called once, also after a cancel."""
+        ...
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A drafter that looks at what the target has computed of the text."""
+
+    layers: tuple[int, ...]
+    """How many layers the streams have passed that it wants to see, ascending; see ``Tap``."""
+
+    def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
+        """See the residual streams of committed tokens, from position ``start`` on.
+
+        Called once after each pass of the target, in order. What a stored prefix has saved from
+        being computed is not seen. ``streams`` are [T, hidden], by how many layers they passed.
+        """
         ...
 
 

@@ -20,7 +20,7 @@ from specengine.models.architecture import Architecture, rope_frequencies
 from specengine.models.attention import attend, attend_tree, visibility
 from specengine.models.linear import ROW_BLOCK
 from specengine.models.rowwise import rotate, silu
-from specengine.models.target import PROMPT_ROWS, Rows, Tree
+from specengine.models.target import PROMPT_ROWS, Rows, Tap, Tree
 from specengine.models.weights import Layer, Product, Weights
 
 
@@ -34,6 +34,23 @@ class Pass:
     rotation: torch.Tensor
     mask: torch.Tensor
     tree: Tree | None = None
+
+
+class Kept:
+    """Takes the residual streams that somebody wants, as they come."""
+
+    def __init__(self, tap: Tap | None, num_rows: int) -> None:
+        self._tap, self._num_rows = tap, num_rows
+
+    def see(self, num_layers: int, hidden: torch.Tensor) -> None:
+        """Keep the real rows of a stream that has passed so many layers, if they are wanted."""
+        tap = self._tap
+        if tap is None or num_layers not in tap.layers:
+            return
+        if num_layers == tap.layers[0]:
+            size = (len(tap.layers), self._num_rows, hidden.shape[1])
+            tap.streams = hidden.new_empty(size)
+        tap.streams[tap.layers.index(num_layers)] = hidden[: self._num_rows]
 
 
 class Decoder:
@@ -60,12 +77,10 @@ class Decoder:
         """Return 0: a pass takes one sequence."""
         return 0
 
+    @torch.inference_mode()
     def forward_batch(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
         """Do ``forward`` for one sequence after the other."""
-        return [
-            self.forward(each.token_ids, each.cache, num_logits=each.num_logits, tree=each.tree)
-            for each in parts
-        ]
+        return [self._forward(rows) for rows in parts]
 
     @property
     def vocab_size(self) -> int:
@@ -88,11 +103,19 @@ class Decoder:
 
         Shapes:  result [num_logits, V], float32; row i scores the token after that position.
         """
-        num_rows = len(token_ids)
+        return self._forward(Rows(token_ids, cache, num_logits, tree))
+
+    def _forward(self, rows: Rows) -> torch.Tensor:
+        cache, tree, num_logits = rows.cache, rows.tree, rows.num_logits
+        num_rows = len(rows.token_ids)
         assert 0 <= num_logits <= num_rows, f"{num_logits} logits of {num_rows} rows"
         start = cache.length
-        padded = token_ids + [0] * (-num_rows % ROW_BLOCK)
+        padded = rows.token_ids + [0] * (-num_rows % ROW_BLOCK)
         hidden = self.weights.embedding[torch.tensor(padded, device=self.device)].float()
+        if rows.inputs is not None:
+            hidden[:num_rows] = rows.inputs
+        kept = Kept(rows.tap, num_rows)
+        kept.see(0, hidden)
         rotation, mask = self._rotation(start, len(padded)), self._mask(start, len(padded))
         if tree is not None:
             rotation[:num_rows] = rotation[tree.depths]
@@ -100,6 +123,7 @@ class Decoder:
         for index, layer in enumerate(self.weights.layers):
             hidden.add_(self.attention(layer, index, hidden, shared))
             hidden.add_(self._mlp(layer, hidden))
+            kept.see(index + 1, hidden)
         cache.advance(num_rows)
         return self._logits(hidden[num_rows - num_logits : num_rows])
 

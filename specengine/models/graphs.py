@@ -26,7 +26,7 @@ from specengine.models.architecture import Architecture
 from specengine.models.attention import HIDDEN
 from specengine.models.decoder import Decoder
 from specengine.models.linear import ROW_BLOCK
-from specengine.models.target import Tree
+from specengine.models.target import Rows, Tap, Tree
 from specengine.models.weights import Product, Weights
 
 PROMPT_ROWS: Final = 256
@@ -104,6 +104,8 @@ class GraphDecoder(Decoder):
             for rows in (self.step_rows, PROMPT_ROWS)
         }
         self._logits_out = torch.zeros(self.step_rows, self.vocab_size, device=self.device)
+        self._tapped: dict[int, torch.Tensor] = {}
+        """Streams that passes keep, [PROMPT_ROWS, hidden] each, by how many layers they passed."""
         self._turns = torch.empty(0)
         self._recorded: weakref.WeakKeyDictionary[KVCache, dict[tuple[int, int], Replay]] = (
             weakref.WeakKeyDictionary()
@@ -119,28 +121,42 @@ class GraphDecoder(Decoder):
         """Return what a cache for this model must look like."""
         return replace(super().kv_shape, spare_rows=PROMPT_ROWS)
 
-    @torch.inference_mode()
-    def forward(
-        self, token_ids: list[int], cache: KVCache, *, num_logits: int, tree: Tree | None = None
-    ) -> torch.Tensor:
-        """Append tokens to the cache and return the logits of the last ``num_logits`` of them.
-
-        Shapes:  result [num_logits, V], float32; row i scores the token after that position.
-        """
+    def _forward(self, rows: Rows) -> torch.Tensor:
+        assert rows.inputs is None, "recorded passes begin with tokens"
+        token_ids, cache, num_logits = rows.token_ids, rows.cache, rows.num_logits
         num_rows = len(token_ids)
         assert 0 <= num_logits <= min(num_rows, self.step_rows), f"{num_logits} logits"
+        self._know_taps(rows.tap)
+        streams: list[torch.Tensor] = []
         first_scored = num_rows - num_logits
         while num_rows > PROMPT_ROWS and first_scored >= PROMPT_ROWS:
-            self._pass(token_ids[:PROMPT_ROWS], cache, 0, None)
+            streams.append(self._pass(token_ids[:PROMPT_ROWS], cache, 0, None, rows.tap))
             token_ids = token_ids[PROMPT_ROWS:]
             num_rows, first_scored = num_rows - PROMPT_ROWS, first_scored - PROMPT_ROWS
         assert num_rows <= PROMPT_ROWS, f"{num_logits} logits of {num_rows} rows"
-        self._pass(token_ids, cache, num_logits, tree)
+        streams.append(self._pass(token_ids, cache, num_logits, rows.tree, rows.tap))
+        if rows.tap is not None:
+            rows.tap.streams = torch.cat(streams, dim=1)
         return self._logits_out[:num_logits].clone()
 
+    def _know_taps(self, tap: Tap | None) -> None:
+        """Have passes that keep the streams that somebody wants; recorded ones are dropped."""
+        layers = () if tap is None else tap.layers
+        if unknown := set(layers) - set(self._tapped):
+            size = (PROMPT_ROWS, self.architecture.hidden_size)
+            for num_layers in unknown:
+                self._tapped[num_layers] = torch.zeros(size, device=self.device)
+            self._recorded.clear()
+
     def _pass(
-        self, token_ids: list[int], cache: KVCache, num_logits: int, tree: Tree | None
-    ) -> None:
+        self,
+        token_ids: list[int],
+        cache: KVCache,
+        num_logits: int,
+        tree: Tree | None,
+        tap: Tap | None,
+    ) -> torch.Tensor:
+        """Do one recorded pass and return the streams that are wanted, [taps, T, hidden]."""
         num_rows = len(token_ids)
         assert cache.length + num_rows <= cache.capacity
         width = self.step_rows if num_rows <= self.step_rows else PROMPT_ROWS
@@ -154,6 +170,9 @@ class GraphDecoder(Decoder):
             passes[width, window] = self._record(lambda: self._run(own, width, window))
         passes[width, window]()
         cache.advance(num_rows)
+        wanted = () if tap is None else tap.layers
+        kept = [self._tapped[num_layers][:num_rows] for num_layers in wanted]
+        return torch.stack(kept) if kept else torch.empty(0)
 
     def _run(self, cache: KVCache, width: int, window: int) -> None:
         """Do one pass, on tensors that stay where they are."""
@@ -162,6 +181,7 @@ class GraphDecoder(Decoder):
         rotation = self._turns[inputs.start + inputs.depths]
         mask = self._window_mask(inputs, places, window)
         hidden = self.weights.embedding[inputs.token_ids].float()
+        self._keep(0, hidden)
         for index, layer in enumerate(self.weights.layers):
             queries, keys, values = self.project(layer, hidden, rotation)
             cache.write_at(index, places, keys, values)
@@ -169,7 +189,12 @@ class GraphDecoder(Decoder):
             attended = _attend(queries, tile_keys[:, :, :window], tile_values[:, :, :window], mask)
             hidden.add_(layer.output(attended))
             hidden.add_(self._mlp(layer, hidden))
+            self._keep(index + 1, hidden)
         self._logits_out.copy_(self._logits(hidden[inputs.scored]))
+
+    def _keep(self, num_layers: int, hidden: torch.Tensor) -> None:
+        if num_layers in self._tapped:
+            self._tapped[num_layers][: hidden.shape[0]].copy_(hidden)
 
     def _window(self, cache: KVCache, length: int) -> int:
         window = LEAST_WINDOW

@@ -103,6 +103,9 @@ class _Pass(ctypes.Structure):
         ("limb_sums", ctypes.c_void_p),
         ("scores", ctypes.c_void_p),
         ("logits", ctypes.c_void_p),
+        ("num_taps", ctypes.c_int32),
+        ("taps", ctypes.c_void_p),
+        ("tapped", ctypes.c_void_p),
         ("model", ctypes.POINTER(_Model)),
         ("arrived", ctypes.c_int32),
         ("generation", ctypes.c_int32),
@@ -272,8 +275,12 @@ class IntegerDecoder:
 
     def _pass(self, parts: Sequence[Rows], num_rows: int, logits: torch.Tensor) -> None:
         scratch = self._scratch
-        token_ids = [token_id for part in parts for token_id in part.token_ids]
-        scratch.hidden[:num_rows] = self.weights.embedding[torch.tensor(token_ids)]
+        self._enter(parts, num_rows)
+        taps = sorted(
+            {layer for part in parts if part.tap is not None for layer in part.tap.layers}
+        )
+        tapped = torch.empty(len(taps), num_rows, self._architecture.hidden_size)
+        tap_layers = torch.tensor(taps, dtype=torch.int32)
         self._extend_rotation(max(part.cache.length + len(part.token_ids) for part in parts))
         num_threads = torch.get_num_threads() if self.kernel.parallel else 1
         most_tiles = max(part.cache.capacity for part in parts) // TILE
@@ -299,6 +306,9 @@ class IntegerDecoder:
             scratch.limb_sums.data_ptr(),
             scratch.scores.data_ptr(),
             logits.data_ptr(),
+            len(taps),
+            tap_layers.data_ptr(),
+            tapped.data_ptr(),
             ctypes.pointer(self._model),
             0,
             0,
@@ -306,6 +316,18 @@ class IntegerDecoder:
         )
         self._run(ctypes.byref(native), self.kernel.parallel)
         del alive
+        _give_out(parts, taps, tapped)
+
+    def _enter(self, parts: Sequence[Rows], num_rows: int) -> None:
+        """Begin the residual stream of all rows."""
+        hidden = self._scratch.hidden
+        token_ids = [token_id for part in parts for token_id in part.token_ids]
+        hidden[:num_rows] = self.weights.embedding[torch.tensor(token_ids)]
+        first = 0
+        for part in parts:
+            if part.inputs is not None:
+                hidden[first : first + len(part.token_ids)] = part.inputs
+            first += len(part.token_ids)
 
     def _native_model(self) -> _Model:
         sizes, weights = self._architecture, self.weights
@@ -375,6 +397,16 @@ def _native_parts(
         scored += range(first + num_rows - part.num_logits, first + num_rows)
         first += num_rows
     return (_Part * len(natives))(*natives), torch.tensor(scored, dtype=torch.int32), alive
+
+
+def _give_out(parts: Sequence[Rows], taps: list[int], tapped: torch.Tensor) -> None:
+    """Hand each sequence the streams that it wants, [taps, all rows, hidden]."""
+    first = 0
+    for part in parts:
+        end = first + len(part.token_ids)
+        if part.tap is not None:
+            part.tap.streams = tapped[[taps.index(layer) for layer in part.tap.layers], first:end]
+        first = end
 
 
 def _native_layer(layer: Layer[IntegerMatrix]) -> _Layer:

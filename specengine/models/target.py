@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import torch
@@ -39,6 +39,16 @@ class Tree:
         return [len(path) - 1 for path in self.paths]
 
 
+@dataclass
+class Tap:
+    """Where a pass leaves its rows' residual stream, for drafters that look at it."""
+
+    layers: tuple[int, ...]
+    """How many layers it has passed there, ascending: 0 is the embedding, all is what is scored."""
+    streams: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    """[taps, T, hidden], float32; set by the pass."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """What one sequence brings to a pass."""
@@ -48,6 +58,9 @@ class Rows:
     num_logits: int
     """So many of the last tokens are scored."""
     tree: Tree | None = None
+    inputs: torch.Tensor | None = None
+    """[T, hidden] in place of the tokens' embeddings."""
+    tap: Tap | None = None
 
 
 class Target(Protocol):

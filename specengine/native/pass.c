@@ -71,6 +71,9 @@ typedef struct {
   int32_t *limb_sums;        /* [MAX_BLOCKS][16], of each row of limbs */
   float *scores;             /* [threads][QUERIES][most_tiles x TILE] */
   float *logits;             /* [num_logits][vocab] */
+  int32_t num_taps;
+  const int32_t *taps;       /* [num_taps] ascending: how many layers a stream that is kept has passed */
+  float *tapped;             /* [num_taps][num_rows][hidden] */
   const Model *model;
   _Atomic int32_t arrived, generation;
   int (*thread_num)(void);
@@ -567,11 +570,23 @@ static void release(void) {
 #endif
 }
 
+/* Keep the residual stream as it is behind so many layers, if somebody wants it. */
+static void tap(Pass *p, int thread, int num_layers) {
+  size_t hidden = (size_t)p->model->hidden;
+  for (int at = 0; at < p->num_taps; at++) {
+    if (p->taps[at] != num_layers) continue;
+    float *kept = p->tapped + (size_t)at * p->num_rows * hidden;
+    for (int r = thread; r < p->num_rows; r += p->num_threads)
+      memcpy(kept + r * hidden, p->hidden + r * hidden, hidden * sizeof(float));
+  }
+}
+
 static void run(void *argument) {
   Pass *p = argument;
   const Model *m = p->model;
   int t = p->thread_num ? p->thread_num() : 0, hidden = m->hidden;
   configure();
+  tap(p, t, 0);
   for (int layer = 0; layer < m->num_layers; layer++) {
     const Layer *l = m->layers + layer;
     int heads = (m->num_heads + 2 * m->num_kv_heads) * m->head_dim;
@@ -595,6 +610,7 @@ static void run(void *argument) {
     barrier(p);
     product(p, t, &l->down, p->num_rows, p->hidden, hidden, hidden, 1);
     barrier(p);
+    tap(p, t, layer + 1);
   }
   if (p->num_logits) {
     norm_and_split(p, t, m->final_norm, &m->head, p->scored, p->num_logits);

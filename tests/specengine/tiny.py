@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from tokenizers.pre_tokenizers import ByteLevel
@@ -21,9 +22,17 @@ from specengine.cache.kv_cache import KVCache
 from specengine.draft import Draft
 from specengine.models.architecture import Architecture
 from specengine.models.decoder import Decoder
+from specengine.models.integer import IntegerDecoder
 from specengine.models.load import OnFraction
-from specengine.models.targets import Precision, decoder_from, load_target
+from specengine.models.targets import (
+    Precision,
+    decoder_from,
+    find_kernel,
+    integer_decoder_from,
+    load_target,
+)
 from specengine.models.tokenizer import Tokenizer
+from specengine.native.build import Kernel
 from specengine.sampling import GREEDY, Sampling
 
 END, BEGIN = "<end>", "<begin>"
@@ -117,6 +126,15 @@ def tiny_decoder(
     """Return a decoder of random weights."""
     architecture = architecture or tiny_architecture()
     return decoder_from(architecture, tiny_tensors(architecture, seed), precision)
+
+
+def tiny_integer_decoder(seed: int = 0, architecture: Architecture | None = None) -> IntegerDecoder:
+    """Return the same in 8-bit integers by the native pass; skips where that cannot be compiled."""
+    architecture = architecture or tiny_architecture()
+    kernel = find_kernel(architecture)
+    if not isinstance(kernel, Kernel):
+        pytest.skip(kernel)
+    return integer_decoder_from(architecture, tiny_tensors(architecture, seed), kernel)
 
 
 def greedy(model: Decoder, prompt_ids: Sequence[int], num_tokens: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -204,6 +204,99 @@ def test_right_drafts_save_passes() -> None:
     run(session)
     assert session.counts.steps <= plain.counts.steps / 6
     assert session.counts.accepted > 40
+
+
+class Watching:
+    """Drafts what a scripted drafter drafts, and notes what it sees."""
+
+    name = "watching"
+    layers = (0, 2)
+
+    def __init__(self, script: DrafterSource, fails: bool = False) -> None:
+        self._script, self._fails = script, fails
+        self.seen: list[tuple[int, torch.Tensor]] = []
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Watching:
+        self._drafter = self._script.start(prompt_ids, sampling)
+        return self
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
+        return self._drafter.propose(token_ids, max_tokens)
+
+    def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
+        if self._fails:
+            raise RuntimeError("blind")
+        assert tuple(streams) == self.layers
+        self.seen.append((start, streams[0]))
+
+    def close(self) -> None:
+        self._drafter.close()
+
+
+class Bushy:
+    """Drafts a wrong token and beside it the right path."""
+
+    name = "bushy"
+
+    def __init__(self, text: Sequence[int]) -> None:
+        self._text = text
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Bushy:
+        return self
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        truth = self._text[len(token_ids) : len(token_ids) + max_tokens - 1]
+        wrong = (truth[0] + 1) % DECODER.vocab_size if truth else 0
+        parents = (-1, -1, *range(1, len(truth)))
+        return Draft((wrong, *truth), parents[: len(truth) + 1], self.name)
+
+    def close(self) -> None:
+        pass
+
+
+LONG = PREFIX * 3
+
+
+@pytest.mark.parametrize("script", ["none", "oracle", "adversary", "tree"])
+def test_an_observer_sees_the_stream_of_each_committed_token_once(script: str) -> None:
+    plain = new_session(new_models(), prefix=LONG)
+    run(plain)
+    text = plain_text(plain)
+    sources: dict[str, DrafterSource] = {
+        "none": NoDrafts(),
+        "oracle": ScriptedDrafts(adversaries.oracle(text)),
+        "adversary": ScriptedDrafts(adversaries.liar(text, DECODER.vocab_size)),
+        "tree": Bushy(text),
+    }
+    watching = Watching(sources[script])
+    models = new_models()
+    session = new_session(models, watching, prefix=LONG)
+    run(session)
+    assert session.written_ids == plain.written_ids
+    ends = [start + len(streams) for start, streams in watching.seen]
+    assert [start for start, _ in watching.seen] == [0, *ends[:-1]]
+    streams = torch.cat([streams for _, streams in watching.seen])
+    # The embedding of each token, whose stream before all layers it is.
+    expected = DECODER.weights.embedding[plain_text(session)[: len(streams)]]
+    assert torch.equal(streams[: len(expected)], expected)
+    assert len(expected) >= len(plain_text(session)) - 1
+
+
+def test_an_observer_does_not_see_what_a_stored_prefix_saves() -> None:
+    models = new_models()
+    run(new_session(models, prefix=LONG))
+    watching = Watching(NoDrafts())
+    session = new_session(models, watching, prefix=LONG + " x")
+    run(session)
+    assert watching.seen[0][0] == session.counts.reused > 0
+
+
+def test_an_observer_that_raises_costs_its_drafts_only(caplog: pytest.LogCaptureFixture) -> None:
+    plain = new_session(new_models())
+    session = new_session(new_models(), Watching(SuffixDrafts(), fails=True))
+    assert run(session) == run(plain)
+    assert session.counts.drafted == 0
+    assert "a drafter failed" in caplog.text
 
 
 def test_a_drafter_that_raises_costs_its_drafts_only(caplog: pytest.LogCaptureFixture) -> None:
