@@ -31,6 +31,9 @@ STABLE_S: Final = 30.0
 class LinkListener(Protocol):
     """Who is told; all calls come on the event loop."""
 
+    def on_attempt(self) -> None:
+        """The engine is being started or connected to."""
+
     def on_status(self, status: EngineStatus) -> None:
         """The engine says what it is doing."""
 
@@ -117,6 +120,7 @@ class EngineLink:
     async def _connect_and_hold(self) -> SpecEngineError:
         """Return why there is no connection any more."""
         self._begin_attempt()
+        self._listener.on_attempt()
         try:
             await self._hold(await self._open_client())
             failure = EngineUnavailable("the engine has gone; it is started again.")

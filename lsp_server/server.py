@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, Final, cast
 
 from cattrs import Converter
@@ -19,11 +20,12 @@ from pygls.protocol import LanguageServerProtocol, default_converter, lsp_method
 from lsp_server.features import configuration, document_sync, engine_status
 from lsp_server.features.inline_completion import inline_completion
 from lsp_server.settings import SECTION
-from lsp_server.state import Level, State
+from lsp_server.state import EngineNote, Level, State
 from specengine.launch import program_version
 
 logger = logging.getLogger(__name__)
 
+STATUS_METHOD: Final = "specengine/status"
 PROGRESS_TOKEN: Final = "specengine-loading"
 _LEVELS: Final[Mapping[Level, types.MessageType]] = {
     "error": types.MessageType.Error,
@@ -105,6 +107,10 @@ class ClientEditor:
     def log(self, text: str) -> None:
         """Add a line to the editor's log of this server."""
         self._server.window_log_message(types.LogMessageParams(types.MessageType.Info, text))
+
+    def tell_status(self, note: EngineNote) -> None:
+        """Send our own notification; an editor that does not know it ignores it."""
+        self._server.protocol.notify(STATUS_METHOD, asdict(note))
 
     def begin_progress(self, title: str) -> None:
         """Ask for a progress bar and fill it, if the editor has any."""

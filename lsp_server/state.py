@@ -31,6 +31,20 @@ logger = logging.getLogger(__name__)
 Level = Literal["error", "warning", "info"]
 
 
+@dataclass(frozen=True)
+class EngineNote:
+    """What an editor is told of the engine, with ``specengine/status``, on every change."""
+
+    state: Literal["starting", "loading", "ready", "failed", "unavailable"]
+    """``unavailable``: nobody tries any more; a request or another setting begins anew."""
+    model: str
+    drafter: str
+    progress: float
+    """Of loading, 0 to 1."""
+    detail: str
+    """One line for people."""
+
+
 class Editor(Protocol):
     """What the server can tell the editor; nothing waits for an answer."""
 
@@ -39,6 +53,9 @@ class Editor(Protocol):
 
     def log(self, text: str) -> None:
         """Add a line to the editor's log of this server."""
+
+    def tell_status(self, note: EngineNote) -> None:
+        """Say what the engine does, to an editor that shows it."""
 
     def begin_progress(self, title: str) -> None:
         """Show that something goes on; a second call changes nothing."""

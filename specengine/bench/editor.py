@@ -72,6 +72,10 @@ class Editor:
         def _(params: types.WorkDoneProgressCreateParams) -> None:
             return None
 
+        @client.feature("specengine/status")
+        def _(params: object) -> None:
+            """The progress and the log say the same."""
+
         @client.feature(types.PROGRESS)
         def _(params: types.ProgressParams) -> None:
             value = cast("Mapping[str, object]", params.value)

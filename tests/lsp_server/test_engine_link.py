@@ -21,6 +21,9 @@ class Listener:
         self.outages: asyncio.Queue[SpecEngineError] = asyncio.Queue()
         self.given_up: asyncio.Queue[SpecEngineError] = asyncio.Queue()
 
+    def on_attempt(self) -> None:
+        pass
+
     def on_status(self, status: EngineStatus) -> None:
         self.statuses.put_nowait(status)
 

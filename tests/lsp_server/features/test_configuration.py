@@ -9,7 +9,7 @@ from lsprotocol import types
 
 from lsp_server.features import configuration
 from lsp_server.features.engine_status import EngineReporter
-from lsp_server.state import Level, State
+from lsp_server.state import EngineNote, Level, State
 
 
 class QuietEditor:
@@ -20,6 +20,9 @@ class QuietEditor:
         self.shown.append(text)
 
     def log(self, text: str) -> None:
+        pass
+
+    def tell_status(self, note: EngineNote) -> None:
         pass
 
     def begin_progress(self, title: str) -> None:

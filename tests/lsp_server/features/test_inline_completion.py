@@ -15,7 +15,7 @@ from lsp_server.features.document_sync import did_change, did_close, did_open
 from lsp_server.features.engine_status import EngineReporter
 from lsp_server.features.inline_completion import inline_completion
 from lsp_server.settings import CompletionSettings, EngineSettings, Settings
-from lsp_server.state import Level, State
+from lsp_server.state import EngineNote, Level, State
 from lsp_server.trace_log import TraceLog, TraceRecord
 from specengine.protocol import EngineState, StopReason
 from tests.fake_engine import FakeEngine, status
@@ -34,6 +34,9 @@ class NotedEditor:
 
     def log(self, text: str) -> None:
         self.lines.append(text)
+
+    def tell_status(self, note: EngineNote) -> None:
+        pass
 
     def begin_progress(self, title: str) -> None:
         self.bars.append(title)
@@ -227,7 +230,11 @@ def test_loading_is_shown_as_progress(tmp_path: Path):
         while "end" not in stage.editor.bars:  # noqa: ASYNC110  # an editor's bar tells nobody
             await asyncio.sleep(0)
 
-    assert play(tmp_path, scene).editor.bars == ["SpecEngine loads fake", "weights 50%", "end"]
+    assert play(tmp_path, scene).editor.bars == [
+        "SpecEngine",
+        "loading model 50 %: weights 50%",
+        "end",
+    ]
 
 
 def test_closing_bracket_behind_the_cursor_is_replaced(tmp_path: Path):
