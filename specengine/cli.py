@@ -13,11 +13,16 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from specengine.errors import SpecEngineError
 from specengine.launch import EngineCommand, absolute_model
+
+if TYPE_CHECKING:
+    from specengine.models.convert import ModelStatus
+    from specengine.models.registry import Registry
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -84,6 +89,7 @@ def _add_complete(parser: argparse.ArgumentParser) -> None:
 def _add_models(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="show all models and which are here")
+    listing.add_argument("--json", action="store_true", help="print one JSON list")
     listing.set_defaults(run=_list_models)
     pull = actions.add_parser("pull", help="fetch and convert a model")
     pull.add_argument("name", nargs="?", help="default: the default model")
@@ -226,6 +232,9 @@ def _list_models(options: argparse.Namespace) -> None:
     from specengine.models.families import can_run
 
     known = registry.load()
+    if options.json:
+        print(json.dumps([_model_facts(known, status) for status in list_models(known)]))
+        return
     columns = "{:24}{:10}{:12}{:10}{:10}{:24}{}"
     print(columns.format("model", "runs", "memory", "here", "fills in", "draft model", "licence"))
     for status in list_models(known):
@@ -246,6 +255,23 @@ def _list_models(options: argparse.Namespace) -> None:
         "\nmemory: in bfloat16 with 4,096 tokens of context. here: on disk; fetched when used."
         "\nfills in: reads the text behind the cursor too."
     )
+
+
+def _model_facts(known: Registry, status: ModelStatus) -> dict[str, object]:
+    from specengine.models.families import can_run
+
+    entry = known.get(status.name)
+    return {
+        "name": status.name,
+        "is_default": status.name == known.default,
+        "runs": can_run(entry.architecture, entry.tokenizer),
+        "memory_gb": entry.memory_gb or None,
+        "size_bytes": status.size_bytes if status.folder else None,
+        "reads_suffix": entry.fim is not None,
+        "reads_files": entry.file_sep is not None,
+        "draft": entry.draft,
+        "licence": status.licence or None,
+    }
 
 
 def _pull_model(options: argparse.Namespace) -> None:

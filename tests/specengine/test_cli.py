@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from specengine.cli import main
@@ -35,3 +37,25 @@ def test_models_are_listed_with_their_default(
     rows = {name: " ".join(rest) for name, *rest in (line.split() for line in lines if line)}
     assert rows["qwen2.5-coder-7b"] == "yes 15.5 GB - yes qwen2.5-coder-0.5b Apache-2.0"
     assert rows["starcoder2-3b"].startswith("upstream 6.2 GB")
+
+
+def test_models_are_listed_for_programs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setenv("SPECENGINE_CACHE", str(tmp_path))
+    main(["models", "list", "--json"])
+    models = {model["name"]: model for model in json.loads(capsys.readouterr().out)}
+    assert [name for name, model in models.items() if model["is_default"]] == ["smollm2-135m-fim"]
+    assert models["qwen2.5-coder-7b"] == {
+        "name": "qwen2.5-coder-7b",
+        "is_default": False,
+        "runs": True,
+        "memory_gb": 15.5,
+        "size_bytes": None,
+        "reads_suffix": True,
+        "reads_files": True,
+        "draft": "qwen2.5-coder-0.5b",
+        "licence": "Apache-2.0",
+    }
+    assert not models["smollm2-135m-fim"]["reads_files"]
+    assert not models["starcoder2-3b"]["runs"]

@@ -3,7 +3,7 @@
 import { ConfigurationTarget, window, workspace, type QuickPickItem } from "vscode";
 
 import { run } from "./childProcess";
-import { modelList } from "./commandLine";
+import { modelLists } from "./commandLine";
 import { readModelList, type ListedModel } from "./modelList";
 import type { Python } from "./python";
 
@@ -29,11 +29,14 @@ export async function chooseModel(python: Python | undefined): Promise<void> {
 /** Without a Python, or with one that fails, a folder can be chosen still. */
 async function listed(python: Python | undefined): Promise<ListedModel[]> {
   if (python === undefined) return [];
-  try {
-    return readModelList(await run(modelList(python.path), { timeoutMs: 30_000 }));
-  } catch {
-    return [];
+  for (const line of modelLists(python.path)) {
+    try {
+      return readModelList(await run(line, { timeoutMs: 30_000 }));
+    } catch {
+      continue;
+    }
   }
+  return [];
 }
 
 function choices(models: ListedModel[]): Choice[] {

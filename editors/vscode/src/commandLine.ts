@@ -27,8 +27,13 @@ export function languageServer(python: string): CommandLine {
   return { command: python, args: ["-P", "-m", "lsp_server.cli", "--stdio"] };
 }
 
-export function modelList(python: string): CommandLine {
-  return { command: python, args: ["-P", "-m", "specengine.cli", "models", "list"] };
+/** The first one is for programs; an older engine knows only the second, for people. */
+export function modelLists(python: string): CommandLine[] {
+  const args = ["-P", "-m", "specengine.cli", "models", "list"];
+  return [
+    { command: python, args: [...args, "--json"] },
+    { command: python, args },
+  ];
 }
 
 /** Return what makes an environment, installs a wheel into it, and fetches the default model. */

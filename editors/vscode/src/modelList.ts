@@ -1,4 +1,4 @@
-/** Reads the table that `specengine models list` prints. */
+/** Reads what `specengine models list` prints: JSON, or the table of an older engine. */
 
 export interface ListedModel {
   readonly name: string;
@@ -9,8 +9,25 @@ export interface ListedModel {
   readonly licence: string;
 }
 
-/** Return the models that the engine runs itself, in the order of the table. */
-export function readModelList(table: string): ListedModel[] {
+/** Return the models that the engine runs itself, in its order. */
+export function readModelList(printed: string): ListedModel[] {
+  return printed.startsWith("[") ? readJson(printed) : readTable(printed);
+}
+
+function readJson(printed: string): ListedModel[] {
+  const models = JSON.parse(printed) as Record<string, unknown>[];
+  return models
+    .filter(({ runs }) => runs === true)
+    .map(({ name, is_default, memory_gb, size_bytes, licence }) => ({
+      name: String(name),
+      isDefault: is_default === true,
+      memory: typeof memory_gb === "number" ? `${memory_gb.toFixed(1)} GB` : "?",
+      isHere: typeof size_bytes === "number",
+      licence: typeof licence === "string" ? licence : "?",
+    }));
+}
+
+function readTable(table: string): ListedModel[] {
   const [head = "", ...rows] = table.split(/\r?\n/);
   const columns = cells(head);
   const models: ListedModel[] = [];

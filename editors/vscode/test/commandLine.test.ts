@@ -9,12 +9,12 @@ import {
   baseProbe,
   installation,
   languageServer,
-  modelList,
+  modelLists,
   versionProbe,
 } from "../src/commandLine";
 
 test("no module comes from the working directory", () => {
-  for (const line of [versionProbe("py"), languageServer("py"), modelList("py")]) {
+  for (const line of [versionProbe("py"), languageServer("py"), ...modelLists("py")]) {
     assert.equal(line.args[0], "-P");
   }
 });

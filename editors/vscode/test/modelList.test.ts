@@ -30,6 +30,40 @@ test("the models that run here are listed, with what decides between them", () =
   ]);
 });
 
+test("what is printed for programs says the same", () => {
+  const shared = { reads_suffix: true, reads_files: false, draft: null };
+  const printed = JSON.stringify([
+    {
+      ...shared,
+      name: "small-model",
+      is_default: true,
+      runs: true,
+      memory_gb: 0.4,
+      size_bytes: 273e6,
+      licence: "Apache-2.0",
+    },
+    {
+      ...shared,
+      name: "smollm2-360m",
+      is_default: false,
+      runs: true,
+      memory_gb: 0.9,
+      size_bytes: null,
+      licence: "Apache-2.0",
+    },
+    {
+      ...shared,
+      name: "starcoder2-3b",
+      is_default: false,
+      runs: false,
+      memory_gb: null,
+      size_bytes: null,
+      licence: null,
+    },
+  ]);
+  assert.deepEqual(readModelList(printed), readModelList(TABLE));
+});
+
 test("something else is an empty list", () => {
   assert.deepEqual(readModelList("specengine: error\n"), []);
   assert.deepEqual(readModelList(""), []);
