@@ -17,7 +17,7 @@ from tree_sitter import Node, Tree
 
 from lsp_server.positions import bytes_from_chars, chars_from_bytes
 from lsp_server.quoting import window_of
-from lsp_server.syntax import Grammar, leaves, parse, words
+from lsp_server.syntax import Grammar, leaves, note_growth, parse, words
 
 OPENERS: Final = frozenset(("(", "[", "{", "${", "#{", "string_start"))
 CLOSERS: Final = frozenset((")", "]", "}", "string_end"))
@@ -43,6 +43,8 @@ class Scope(StrEnum):
     """The statement at the cursor, with the block it opens."""
     BLOCK = "block"
     """The body of what the line above opens."""
+    BLOCKS = "blocks"
+    """All up to the end of the block that holds the cursor, for who asks explicitly."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,11 @@ class _Walk:
     """Where that begins."""
 
 
-def find_site(prefix: str, rest: str, grammar: Grammar | None) -> Site:
-    """Return what a cursor between a prefix and the rest of its line asks for."""
+def find_site(prefix: str, rest: str, grammar: Grammar | None, widest: Scope = Scope.BLOCK) -> Site:
+    """Return what a cursor between a prefix and the rest of its line asks for.
+
+    ``widest`` is ``BLOCKS`` for more than the statement at the cursor.
+    """
     window = window_of(prefix)
     line = prefix[prefix.rfind("\n") + 1 :]
     if not _REST_IS_CLOSERS.fullmatch(rest):
@@ -88,8 +93,9 @@ def find_site(prefix: str, rest: str, grammar: Grammar | None) -> Site:
     opens_block = above.endswith(("{", "(", "[")) or (
         grammar is not None and grammar.is_indented and _before_docstring(above).endswith(":")
     )
-    is_block = not line.strip() and opens_block
-    return Site(Scope.BLOCK if is_block else Scope.STATEMENT, grammar, window)
+    if not line.strip() and opens_block:
+        return Site(Scope.BLOCK, grammar, window)
+    return Site(Scope.BLOCKS if widest is Scope.BLOCKS else Scope.STATEMENT, grammar, window)
 
 
 def _before_docstring(above: str) -> str:
@@ -103,27 +109,52 @@ def _before_docstring(above: str) -> str:
 
 def find_end(site: Site, text: str) -> int | None:
     """Return how many characters of the text fill the site, or None while that is open."""
-    if site.scope is Scope.LINE:
-        newline = text.find("\n")
-        return newline if newline >= 0 else None
-    if "\n" not in text and not any(closer in text for closer in ")]}"):
-        return None
-    return _Search(site, text).run()
+    return EndFinder(site).find(text)
+
+
+class EndFinder:
+    """Looks for the end again as text arrives, and parses only what is new."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._tree: Tree | None = None
+        self._data = b""
+        """What the tree is of."""
+
+    def find(self, text: str) -> int | None:
+        """Return how many characters of the text fill the site, or None while that is open."""
+        if self._site.scope is Scope.LINE:
+            newline = text.find("\n")
+            return newline if newline >= 0 else None
+        if "\n" not in text and not any(closer in text for closer in ")]}"):
+            return None
+        source = self._site.window + text
+        return _Search(self._site, source, self._parse(source.encode())).run()
+
+    def _parse(self, data: bytes) -> Tree | None:
+        if self._site.grammar is None:
+            return None
+        old = self._tree
+        if old is not None and data.startswith(self._data):
+            note_growth(old, self._data, data)
+        else:
+            old = None
+        self._tree, self._data = parse(self._site.grammar, data, old=old), data
+        return self._tree
 
 
 class _Search:
     """One pass over the tokens of window and text."""
 
-    def __init__(self, site: Site, text: str) -> None:
+    def __init__(self, site: Site, source: str, tree: Tree | None) -> None:
         self.site = site
-        self.text = text
-        self.source = site.window + text
+        self.source = source
         self.data = self.source.encode()
         self.cursor = bytes_from_chars(self.source, len(site.window))
         line = site.window[site.window.rfind("\n") + 1 :]
         self.line_start = self.cursor - len(line.encode())
         self.is_indented = site.grammar is not None and site.grammar.is_indented
-        self.tree = parse(site.grammar, self.data) if site.grammar is not None else None
+        self.tree = tree
 
     def run(self) -> int | None:
         start = self.cursor if self.site.scope is Scope.BLOCK else self.line_start
@@ -158,6 +189,8 @@ class _Search:
             return None
         if self.site.scope is Scope.BLOCK:
             ended = self.is_indented and token.column < walk.column
+        elif self.site.scope is Scope.BLOCKS:
+            ended = token.kind not in CLOSERS and token.column < walk.column
         elif token.kind in CLOSERS:
             ended = False
         elif token.column < walk.column:
@@ -195,7 +228,7 @@ class _Search:
     def _end_at_closer(self, token: _Token, walk: _Walk) -> int:
         """A bracket closes what was open before: a block's own goes along, a foreign one not."""
         is_foreign = (
-            self.site.scope is Scope.STATEMENT and token.kind == "}" and walk.last is not None
+            self.site.scope is not Scope.BLOCK and token.kind == "}" and walk.last is not None
         )
         if is_foreign and walk.last is not None and walk.last.end > self.cursor:
             return self._line_end(walk.last.end, stop=token.start)
@@ -204,7 +237,7 @@ class _Search:
     def _end_of_simple_line(self, walk: _Walk) -> int | None:
         """End at a line end that surely ends the statement, without waiting for the next token."""
         last = walk.last
-        if self.site.scope is Scope.BLOCK or last is None or walk.depth > 0:
+        if self.site.scope is not Scope.STATEMENT or last is None or walk.depth > 0:
             return None
         if last.end <= self.cursor or b"\n" not in self.data[last.end :]:
             return None

@@ -1,30 +1,33 @@
-"""How long to wait before a request is worth its work: nothing for a pause, a little in a burst.
+"""How long to wait before a request is worth its work: until the next key, if that comes first.
 
 Editors wait themselves (VS Code 50 ms, Neovim 200 ms). It reads no clock: the caller tells the
-time.
+time, and how long the latest answers took.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-FAST_GAP_MS: Final = 90.0
-"""Keys closer together than this come from a burst."""
-
 PAUSE_MS: Final = 1000.0
 """A longer gap is no typing and says nothing about its speed."""
 
+OVERDUE: Final = 1.2
+"""A key that has not come after so many usual gaps is not coming: the burst is over."""
+
 _NUM_GAPS: Final = 4
+_NUM_ANSWERS: Final = 8
 
 
 @dataclass
 class KeystrokePace:
-    """The latest gaps between the changes of one document."""
+    """The latest gaps between the changes of one document, and the latest answer times."""
 
     _last_ms: float | None = None
     _gaps_ms: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NUM_GAPS))
+    _answers_ms: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NUM_ANSWERS))
 
     def observe(self, now_ms: float) -> None:
         """Take note of a change."""
@@ -36,15 +39,21 @@ class KeystrokePace:
                 self._gaps_ms.append(gap_ms)
         self._last_ms = now_ms
 
+    def observe_answer(self, ms: float) -> None:
+        """Take note of how long the engine took for something to show."""
+        self._answers_ms.append(ms)
+
     def delay_ms(self, now_ms: float, max_ms: float) -> float:
         """Return how long to wait now, at most ``max_ms``.
 
-        In a burst the next key is likely before the answer; the wait ends when the usual gap is
-        over, so that a single key never waits.
+        An answer that comes before the next key is asked for at once. One that does not would be
+        thrown away in the middle of a burst, so the wait ends when the next key is overdue. A
+        single key never waits, nor does one before any answer has been measured.
         """
-        if self._last_ms is None or not self._gaps_ms or max_ms <= 0:
+        if self._last_ms is None or not self._gaps_ms or not self._answers_ms or max_ms <= 0:
             return 0.0
-        usual_gap_ms = sum(self._gaps_ms) / len(self._gaps_ms)
-        if usual_gap_ms >= FAST_GAP_MS:
+        usual_gap_ms = statistics.fmean(self._gaps_ms)
+        if statistics.median(self._answers_ms) <= usual_gap_ms:
             return 0.0
-        return min(max_ms, max(0.0, self._last_ms + usual_gap_ms - now_ms))
+        overdue_ms = self._last_ms + OVERDUE * usual_gap_ms
+        return min(max_ms, max(0.0, overdue_ms - now_ms))

@@ -53,15 +53,24 @@ class CompletionSettings:
     """Longest suggestion that may span lines."""
     line_max_tokens: int = 40
     """Longest suggestion for the rest of one line."""
+    invoked_max_tokens: int = 192
+    """Longest suggestion for who asks explicitly: all up to the end of the block."""
+    alternatives: int = 3
+    """Suggestions to choose from for who asks explicitly; an automatic request gets one."""
     temperature: float = 0.0
     """0 is greedy; above, ``seed`` decides."""
     seed: int = 0
     """Seed of a sampled suggestion."""
-    max_debounce_ms: float = 20.0
-    """Pause before a request of a user who types fast; 0 turns it off."""
+    max_debounce_ms: float = 40.0
+    """Longest pause before an automatic request in a burst of keys that are faster than the
+    engine's answers; 0 turns it off."""
     patience_ms: float = 400.0
     """An automatic request is answered after so long with the whole lines that are there, or with
     the first one that comes; the rest follows when they are accepted. 0 waits for the end."""
+    look_ahead: bool = True
+    """Go on behind a suggestion while it stands on the screen; False saves power."""
+    follow_typing: bool = True
+    """False cancels and asks anew on each key, as a yardstick for what following saves."""
     ignored_files: tuple[str, ...] = (".env*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*")
     """File names, as globs, whose text never reaches the engine."""
 
@@ -104,13 +113,21 @@ MINIMUM: Final[Mapping[str, float]] = {
     "engine.wait_ms": 0.0,
     "completion.max_tokens": 1,
     "completion.line_max_tokens": 1,
+    "completion.invoked_max_tokens": 1,
+    "completion.alternatives": 1,
     "completion.temperature": 0.0,
     "completion.max_debounce_ms": 0.0,
     "context.max_prompt_tokens": 64,
     "context.suffix_share": 0.0,
     "trace.max_bytes": 4096,
 }
-"""Smallest allowed value by name; ``suffix_share`` also may not exceed 0.9."""
+"""Smallest allowed value by name."""
+
+MAXIMUM: Final[Mapping[str, float]] = {
+    "completion.alternatives": 8,
+    "context.suffix_share": 0.9,
+}
+"""Largest allowed value by name."""
 
 
 def read_settings(data: object, defaults: Settings | None = None) -> tuple[Settings, list[str]]:
@@ -176,8 +193,7 @@ def _accept(name: str, value: object, default: object) -> object | None:
 
 
 def _is_in_range(name: str, value: float) -> bool:
-    highest = 0.9 if name == "context.suffix_share" else float(2**40)
-    return MINIMUM.get(name, -(2**40)) <= value <= highest
+    return MINIMUM.get(name, -(2**40)) <= value <= MAXIMUM.get(name, 2**40)
 
 
 def _unknown_key(shown: str, name: str, known: list[str]) -> str:

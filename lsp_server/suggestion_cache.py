@@ -8,16 +8,14 @@ changes the prompt, and so finds nothing.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lsp_server.prompt import Prompt
+from lsp_server.typed import AUTO_CLOSED
 
 CAPACITY: Final = 32
 """Suggestions kept for each document."""
-
-AUTO_CLOSED: Final = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'", "`": "`"}
-"""What editors insert behind the cursor by themselves."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,10 @@ class Suggestion:
 
     prompt: Prompt
     text: str
+    is_shown: bool = False
+    """It stood on the screen like this: whoever types along or comes back sees the same again."""
+    is_ahead: bool = False
+    """It was written before anybody asked."""
 
 
 class SuggestionCache:
@@ -38,14 +40,14 @@ class SuggestionCache:
         """Keep a suggestion; the oldest one makes room."""
         self._suggestions.appendleft(suggestion)
 
-    def find(self, prompt: Prompt) -> str | None:
+    def find(self, prompt: Prompt) -> Suggestion | None:
         """Return what remains of a stored suggestion at this prompt, newest first.
 
-        An empty string means that the model has nothing to say here.
+        An empty text means that the model has nothing to say here.
         """
         for suggestion in self._suggestions:
             if (remainder := remaining(suggestion, prompt)) is not None:
-                return remainder
+                return replace(suggestion, prompt=prompt, text=remainder)
         return None
 
     def clear(self) -> None:

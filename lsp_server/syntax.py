@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, cast
 
-from tree_sitter import Language, Node, Parser, Tree
+from tree_sitter import Language, Node, Parser, Point, Tree
 
 PARSE_LIMIT_S: Final = 0.03
 """A parse that takes longer is given up: broken text can cost a hundred times more than code."""
@@ -140,8 +140,14 @@ def grammar_of(language: str) -> Grammar | None:
     return GRAMMARS.get(language)
 
 
-def parse(grammar: Grammar, data: bytes, limit_s: float = PARSE_LIMIT_S) -> Tree | None:
-    """Return the tree of UTF-8 text, or None when the limit is reached."""
+def parse(
+    grammar: Grammar, data: bytes, limit_s: float = PARSE_LIMIT_S, old: Tree | None = None
+) -> Tree | None:
+    """Return the tree of UTF-8 text, or None when the limit is reached.
+
+    ``old`` is the tree of an earlier state that was told of what has changed since; only the rest
+    is parsed again.
+    """
     parser = _parser(grammar)
     deadline = time.perf_counter() + limit_s
 
@@ -152,10 +158,23 @@ def parse(grammar: Grammar, data: bytes, limit_s: float = PARSE_LIMIT_S) -> Tree
         return time.perf_counter() > deadline
 
     try:
-        return parser.parse(read, progress_callback=is_late)
+        if old is None:
+            return parser.parse(read, progress_callback=is_late)
+        return parser.parse(read, old, progress_callback=is_late)
     except ValueError:  # the callback said stop
         parser.reset()
         return None
+
+
+def note_growth(tree: Tree, old: bytes, new: bytes) -> None:
+    """Tell a tree that its text has got longer at its end."""
+    old_end, new_end = len(old), len(new)
+    tree.edit(old_end, old_end, new_end, _point(old), _point(old), _point(new))
+
+
+def _point(data: bytes) -> Point:
+    """Return row and column of the end of a text."""
+    return Point(data.count(b"\n"), len(data) - data.rfind(b"\n") - 1)
 
 
 def leaves(tree: Tree, start_byte: int) -> Iterator[Node]:

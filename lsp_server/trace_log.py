@@ -66,6 +66,7 @@ class TraceRecord(msgspec.Struct):
     document_version: int = -1
     language: str = ""
     trigger: str = ""
+    """invoked, automatic, or ahead: what a shown suggestion was gone on with, unasked."""
     scope: str = ""
     """What the cursor asked for: line, statement or block."""
     outcome: Outcome = Outcome.ERROR
@@ -102,9 +103,9 @@ def readable(record: TraceRecord) -> str:
     """Return the record as one line for people; what is zero is left out."""
     reason = f" ({record.exit})" if record.exit != record.outcome else ""
     scope = f" {record.scope}" if record.scope else ""
-    asked = (
-        f"#{record.request} v{record.document_version} {record.language} {record.trigger}{scope}"
-    )
+    # A look ahead bears the number of the request whose suggestion it goes on from.
+    number = f"{'behind ' if record.trigger == 'ahead' else ''}#{record.request}"
+    asked = f"{number} v{record.document_version} {record.language} {record.trigger}{scope}"
     line = f"{asked}: {record.outcome}{reason} {record.ms.total:.0f} ms"
     spent = msgspec.structs.asdict(record.ms).items()
     phases = [f"{name} {ms:.0f}" for name, ms in spent if name != "total" and ms >= LEAST_SHOWN_MS]

@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from lsp_server.block import Site, find_end
+from lsp_server.block import EndFinder, Site
 from lsp_server.documents import Edit
+from lsp_server.held_prompt import HeldPrompt
 from lsp_server.place import Place
 from lsp_server.postprocess import stream_end, to_lf
-from lsp_server.prompt import Anchor, Prompt
+from lsp_server.prompt import Anchor, Budget, Prompt
 from lsp_server.stop_rules import opening_len
-from lsp_server.suggestion_cache import AUTO_CLOSED, Suggestion, SuggestionCache
+from lsp_server.suggestion_cache import Suggestion, SuggestionCache
+from lsp_server.typed import Typed
 from specengine.client import EngineClient
 from specengine.errors import InternalFault, SpecEngineError
 from specengine.protocol import CancelCause, Chunk, Complete, Done, StopReason
@@ -32,6 +34,9 @@ CANCEL_GRACE_S: Final = 0.05
 
 ADOPTION_GRACE_S: Final = 0.4
 """And so long a run that agrees with an edit waits for the request that follows it."""
+
+AHEAD_DELAY_S: Final = 0.15
+"""A suggestion must stand so long, with nobody typing, before it is gone on from."""
 
 
 class TimerHandle(Protocol):
@@ -49,21 +54,34 @@ class RunPlan:
     """What a run is for."""
 
     prompt: Prompt
+    """At the place to fill, behind ``known``."""
     cursor: int
-    """In code points of the document."""
+    """Where the user was when it began, in code points of the document."""
     forced: str
-    """Text that the suggestion must begin with, after the cursor; part of the sent prefix."""
+    """Text that the suggestion must begin with; sent as the end of the prefix."""
     site: Site
     place: Place
+    known: str = ""
+    """Text between cursor and place that is only proposed: the suggestion on the screen, for a run
+    that looks ahead."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a run begins with."""
+
+    client: EngineClient
+    message: Complete
+    plan: RunPlan
 
 
 class Run:
     """One request in the engine, followed to its end."""
 
-    def __init__(self, client: EngineClient, message: Complete, plan: RunPlan) -> None:
-        self.plan = plan
-        self.text = plan.forced
-        """LF; what is forced first, then what has come."""
+    def __init__(self, question: Question) -> None:
+        self.plan = plan = question.plan
+        self.text = plan.known + plan.forced
+        """LF; what is known and forced first, then what has come."""
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the text is final; the engine's ``Done`` may still be under way."""
         self.has_line: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -73,23 +91,37 @@ class Run:
         self.error: SpecEngineError | None = None
         self.is_refuted = False
         """The user typed something else, or the engine ended it: its text is void."""
+        self.is_complete = False
+        """What was asked for is all there: a block or a statement has ended by itself."""
         self.owner = 0
         """Number of the LSP request that counts its tokens: the last one that it answers."""
-        self._client = client
-        self._message = message
-        self._typed = ""
+        self._client = question.client
+        self._message = question.message
+        self._typed = Typed(plan.cursor)
+        self._finder = EndFinder(plan.site)
         self._is_ended = False
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="engine-run")
 
     @property
     def cursor(self) -> int:
         """Where the user's cursor must be for this run to answer, in code points."""
-        return self.plan.cursor + len(self._typed)
+        return self._typed.cursor
 
     @property
     def remaining(self) -> str:
         """The text behind what the user has typed of it."""
-        return self.text[len(to_lf(self._typed)) :]
+        return self.text[len(to_lf(self._typed.text)) :]
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether all that was proposed before its place is typed, so that it can answer."""
+        return len(to_lf(self._typed.text)) >= len(self.plan.known)
+
+    @property
+    def suggestion(self) -> Suggestion:
+        """Return its text as an answer at its place."""
+        text = self.text[len(self.plan.known) :]
+        return Suggestion(self.plan.prompt, text, is_ahead=bool(self.plan.known))
 
     @property
     def whole_lines(self) -> str:
@@ -101,10 +133,14 @@ class Run:
         """Whether more text may come."""
         return not self.settled.done()
 
+    def go_on(self, typed: Typed) -> None:
+        """Take note of what was typed between what it is for and its beginning."""
+        self._typed = typed
+
     def follow(self, edit: Edit) -> bool:
         """Take note of an edit; return whether the run still answers."""
-        typed = self._typed_after(edit)
-        if typed is None or not self._agrees(typed):
+        typed = self._typed.after(edit)
+        if typed is None or not self._agrees(typed.text):
             return False
         self._typed = typed
         if self.is_running and self.has_line.done() and not self.whole_lines.strip():
@@ -119,16 +155,6 @@ class Run:
             self._is_ended = True
             self._client.cancel(self._message.request, cause)
         self._settle()
-
-    def _typed_after(self, edit: Edit) -> str | None:
-        is_at_cursor = edit.start == edit.end == self.cursor
-        if is_at_cursor:
-            # Editors close brackets by themselves; the cursor stays between them.
-            opener = edit.text[:1]
-            is_pair = len(edit.text) == 2 and AUTO_CLOSED.get(opener) == edit.text[1]
-            return self._typed + (opener if is_pair else edit.text)
-        is_backspace = not edit.text and edit.end == self.cursor and edit.start >= self.plan.cursor
-        return self._typed[: edit.start - self.plan.cursor] if is_backspace else None
 
     def _agrees(self, typed: str) -> bool:
         typed = to_lf(typed)
@@ -168,7 +194,7 @@ class Run:
             self._is_ended = True
             self._client.stop(self._message.request)
             self._settle()
-        elif not self._agrees(self._typed):
+        elif not self._agrees(self._typed.text):
             self.cancel(CancelCause.SUPERSEDED)
         elif (lines := self.whole_lines)[opening_len(lines, self.plan.place) :].strip():
             _resolve(self.has_line)
@@ -178,18 +204,24 @@ class Run:
             return
         if done.stop_reason is StopReason.CANCELLED:
             self.is_refuted = True
-        if done.stop_reason is StopReason.LENGTH and "\n" in self.text:
-            self.text = self.text.rpartition("\n")[0]
+        self.is_complete = done.stop_reason is StopReason.END_TOKEN
+        own = self.text[len(self.plan.known) :]
+        if done.stop_reason is StopReason.LENGTH and "\n" in own:
+            self.text = self.plan.known + own.rpartition("\n")[0]
 
     def _end(self) -> int | None:
         """Where the text ends for good: with its block, or by a rule; the earlier one."""
-        opening = opening_len(self.text, self.plan.place)
-        block_end = find_end(self.plan.site, self.text[opening:])
-        ends = (
-            None if block_end is None else opening + block_end,
-            stream_end(self.text, self.plan.place),
-        )
-        return min((end for end in ends if end is not None), default=None)
+        num_known, num_forced = len(self.plan.known), len(self.plan.forced)
+        own = self.text[num_known:]
+        begin = max(num_forced, opening_len(own, self.plan.place))
+        block_end = self._finder.find(own[begin:])
+        rule_end = stream_end(own, self.plan.place)
+        ends = [] if block_end is None else [begin + block_end]
+        ends += [] if rule_end is None else [rule_end]
+        if not ends:
+            return None
+        self.is_complete = block_end is not None and min(ends) == begin + block_end
+        return num_known + min(ends)
 
     def _settle(self) -> None:
         _resolve(self.settled)
@@ -229,6 +261,41 @@ class Ticket:
         return not self.superseded.done()
 
 
+@dataclass
+class Lookahead:
+    """What comes behind a shown suggestion: asked for unless the user goes elsewhere."""
+
+    known: str
+    """The suggestion; LF."""
+    ask: Callable[[], Question | None]
+    """Returns what to ask, or None if that is not possible now."""
+    on_end: Callable[[Run, bool], None]
+    """Called once, if there was a run, with whether its text was wanted."""
+    typed: Typed
+    run: Run | None = None
+
+    @property
+    def cursor(self) -> int:
+        """Where the user's cursor must be for the suggestion to be still there."""
+        return self.typed.cursor
+
+    @property
+    def remaining(self) -> str:
+        """What of the suggestion is not typed yet."""
+        return self.known[len(to_lf(self.typed.text)) :]
+
+    def follow(self, edit: Edit) -> bool:
+        """Take note of an edit; return whether the question still makes sense."""
+        typed = self.typed.after(edit)
+        if typed is None:
+            return False
+        self.typed = typed
+        if self.run is not None:
+            return self.run.follow(edit)
+        text = to_lf(typed.text)
+        return text != self.known and self.known.startswith(text)
+
+
 class TypingSession:
     """What one document has going on."""
 
@@ -237,15 +304,23 @@ class TypingSession:
         """Where the prompt begins while the user types."""
         self._cache = SuggestionCache()
         self._call_later = call_later
+        self._held: HeldPrompt | None = None
         self._run: Run | None = None
+        self._latest: Run | None = None
+        """The last one that was begun, for whether the engine has done with it."""
+        self._alternatives: list[Run] = []
+        """Runs that one waiting request has beside that one."""
         self._ticket: Ticket | None = None
         self._timer: TimerHandle | None = None
+        self._ahead: Lookahead | None = None
+        self._ahead_timer: TimerHandle | None = None
 
     def begin(self) -> Ticket:
         """A request has come: the one before it gets nothing."""
         if self._ticket is not None:
             self._ticket.supersede("newer_request")
         self._ticket = Ticket()
+        self._drop_alternatives()
         if self._run is not None:
             # Unless it is adopted now, nobody will: the cursor has moved.
             self._arm(0.0, CancelCause.SUPERSEDED)
@@ -255,23 +330,44 @@ class TypingSession:
         """A request is answered, or was cancelled by the editor: then its run may go on briefly."""
         if self._ticket is ticket:
             self._ticket = None
+            self._drop_alternatives()
             if is_cancelled and self._run is not None:
                 self._arm(CANCEL_GRACE_S, CancelCause.CLIENT)
 
-    def take_edits(self, edits: Iterable[Edit]) -> None:
-        """The document has changed: keep the run if it agrees, else end it now."""
+    def take_edits(self, edits: Sequence[Edit]) -> None:
+        """The document has changed: keep what agrees with it, end what does not, now."""
         if self._ticket is not None:
             self._ticket.supersede("document_changed")
+        self._drop_alternatives()
+        for edit in edits:
+            self._held = None if self._held is None else self._held.after(edit)
+        if self._ahead is not None:
+            if not all(map(self._ahead.follow, edits)):
+                self.drop_ahead()
+            elif self._ahead.run is None:
+                self._arm_ahead()
         if self._run is None:
             return
-        if all(self._run.follow(edit) for edit in edits):
+        if all(map(self._run.follow, edits)):
             self._arm(ADOPTION_GRACE_S, CancelCause.SUPERSEDED)
         else:
             self.drop_run(CancelCause.SUPERSEDED)
 
-    def find_cached(self, prompt: Prompt) -> str | None:
+    def prompt_at(self, cursor: int, budget: Budget, build: Callable[[], Prompt]) -> Prompt:
+        """Return the prompt that is held while the user types, or the one that ``build`` makes."""
+        held = None if self._held is None else self._held.at(cursor, budget)
+        if held is None:
+            held = build()
+            self._held = HeldPrompt(held, Typed(cursor), budget)
+        return held
+
+    def find_cached(self, prompt: Prompt) -> Suggestion | None:
         """Return what a finished suggestion says here; see ``SuggestionCache.find``."""
         return self._cache.find(prompt)
+
+    def note_shown(self, prompt: Prompt, text: str) -> None:
+        """Keep what stands on the screen: whoever types along or comes back sees the same."""
+        self._cache.store(Suggestion(prompt, text, is_shown=True))
 
     def adopt(self, cursor: int, forced: str) -> Run | None:
         """Return the run that answers at a cursor with the forced text; end one that does not."""
@@ -280,14 +376,33 @@ class TypingSession:
             self._disarm()
             return self._run
         self.drop_run(CancelCause.SUPERSEDED)
-        return None
+        return self._adopt_ahead(cursor, forced)
 
-    def start(self, client: EngineClient, message: Complete, plan: RunPlan) -> Run:
+    def start(self, question: Question) -> Run:
         """Begin a run in the place of any other."""
+        self.drop_ahead()
         self.drop_run(CancelCause.SUPERSEDED)
-        run = self._run = Run(client, message, plan)
-        run.settled.add_done_callback(lambda _: self._take_settled(run))
+        run = self._run = self._begin(question)
         return run
+
+    def start_alternative(self, question: Question) -> Run:
+        """Begin a run beside the one that was started; it ends with the request."""
+        run = Run(question)
+        self._alternatives.append(run)
+        return run
+
+    def look_ahead(self, ahead: Lookahead) -> None:
+        """Go on behind a suggestion that is shown, as soon as nothing else has to be done."""
+        old = self._ahead
+        if old is not None and (old.cursor, old.remaining) == (ahead.cursor, ahead.known):
+            return  # what is shown is the rest of what it goes on from
+        self.drop_ahead()
+        self._ahead = ahead
+        self._arm_ahead()
+
+    def drop_ahead(self) -> None:
+        """End the run that nobody has asked for."""
+        self._end_ahead(is_wanted=False)
 
     def drop_run(self, cause: CancelCause) -> None:
         """End the run, if there is one."""
@@ -300,15 +415,66 @@ class TypingSession:
         """The document is closed."""
         if self._ticket is not None:
             self._ticket.supersede("document_closed")
+        self._drop_alternatives()
+        self.drop_ahead()
         self.drop_run(CancelCause.CLIENT)
+        self._held = None
         self._cache.clear()
+
+    def _begin(self, question: Question) -> Run:
+        run = self._latest = Run(question)
+        run.settled.add_done_callback(lambda _: self._take_settled(run))
+        return run
 
     def _take_settled(self, run: Run) -> None:
         if run.error is None and not run.is_refuted:
-            self._cache.store(Suggestion(run.plan.prompt, run.text))
+            self._cache.store(run.suggestion)
         if self._run is run:
             self._disarm()
             self._run = None
+
+    def _adopt_ahead(self, cursor: int, forced: str) -> Run | None:
+        """Return the run that has looked ahead to a cursor, if it is still at work."""
+        ahead = self._ahead
+        if ahead is not None and ahead.cursor != cursor:
+            self.drop_ahead()
+        run = ahead.run if ahead is not None else None
+        if run is None or not run.is_reached or not run.remaining.startswith(forced):
+            return None
+        self._end_ahead(is_wanted=True)
+        if not run.is_running:
+            return None  # its text is found like any other that is finished
+        self._run = run
+        return run
+
+    def _arm_ahead(self) -> None:
+        self._disarm_ahead()
+        self._ahead_timer = self._call_later(AHEAD_DELAY_S, self._begin_ahead)
+
+    def _begin_ahead(self) -> None:
+        assert self._ahead is not None, "its timer ends with it"
+        is_idle = self._latest is None or self._latest.finished.done()
+        if self._ticket is not None or self._run is not None or not is_idle:
+            self._arm_ahead()
+        elif (question := self._ahead.ask()) is not None:
+            self._ahead.run = self._begin(question)
+            self._ahead.run.go_on(self._ahead.typed)
+        else:
+            self._ahead = None
+
+    def _end_ahead(self, *, is_wanted: bool) -> None:
+        self._disarm_ahead()
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.run is None:
+            return
+        if not is_wanted:
+            ahead.run.cancel(CancelCause.SUPERSEDED)
+        ahead.on_end(ahead.run, is_wanted)
+
+    def _drop_alternatives(self) -> None:
+        for run in self._alternatives:
+            run.cancel(CancelCause.SUPERSEDED)
+        self._alternatives.clear()
 
     def _arm(self, seconds: float, cause: CancelCause) -> None:
         self._disarm()
@@ -318,3 +484,8 @@ class TypingSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _disarm_ahead(self) -> None:
+        if self._ahead_timer is not None:
+            self._ahead_timer.cancel()
+            self._ahead_timer = None

@@ -1,4 +1,4 @@
-"""``textDocument/inlineCompletion``: from a cursor to at most one suggestion.
+"""``textDocument/inlineCompletion``: from a cursor to a suggestion, or several to choose from.
 
 A request is answered exactly once: with a list, or with null when a newer one or an edit has
 taken its place. Each writes one trace record, whatever becomes of it.
@@ -10,39 +10,34 @@ import asyncio
 import contextlib
 import fnmatch
 import logging
-import os
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from lsprotocol import types
 
-from lsp_server.block import Scope, find_site
+from lsp_server.block import Scope
 from lsp_server.documents import Document, Snapshot
+from lsp_server.occasion import is_after_end, is_generated, is_inside_word, is_minified
 from lsp_server.place import Place
-from lsp_server.postprocess import num_covered, postprocess, to_lf, with_line_ends
+from lsp_server.postprocess import num_covered, postprocess, with_line_ends
 from lsp_server.prompt import Budget, Prompt, build_prompt
-from lsp_server.quoting import SCAN_CHARS, window_above
+from lsp_server.questions import as_alternative, make_question, place_of, plan_behind, site_of
 from lsp_server.state import OpenDocument, State
+from lsp_server.suggestion_cache import Suggestion
 from lsp_server.syntax import grammar_of
 from lsp_server.trace_log import Outcome, TraceRecord
-from lsp_server.typing_session import Run, RunPlan, Ticket
+from lsp_server.typed import Typed
+from lsp_server.typing_session import Lookahead, Question, Run, RunPlan, Ticket
 from specengine.client import EngineClient
 from specengine.errors import EngineUnavailable, SpecEngineError
-from specengine.protocol import Complete, Done, SamplingOptions
+from specengine.protocol import Done
 
 logger = logging.getLogger(__name__)
 
 READ_ONLY_SCHEMES: Final = frozenset(("git", "output", "debug", "vscode-scm", "review", "gitlens"))
-PROSE_LANGUAGES: Final = frozenset(("markdown", "plaintext", "latex", "restructuredtext", ""))
-
-NUM_NEXT_LINES: Final = 8
-"""Lines below the cursor's that the rules look at."""
-
-_NEXT_CHARS: Final = 2000
-_REST_CHARS: Final = 500
-_SITE_CHARS: Final = 4000
 
 
 async def inline_completion(
@@ -96,6 +91,8 @@ class _Request:
         self.params = params
         self.record = record
         self.run: Run | None = None
+        self.alternatives: list[Run] = []
+        self.asked_ms = 0.0
 
     async def answer(self) -> types.InlineCompletionList | None:
         opened = self.state.documents.get(self.params.text_document.uri)
@@ -132,27 +129,49 @@ class _Request:
     async def _answer_in(
         self, opened: OpenDocument, ticket: Ticket
     ) -> types.InlineCompletionList | None:
-        snapshot = opened.document.snapshot(self.params.position)
+        session, snapshot = opened.session, opened.document.snapshot(self.params.position)
         if reason := exit_before(self.state, opened.document, snapshot):
+            session.drop_ahead()
             return self._empty(reason)
         with self._phase("context"):
             view = self._view(opened, snapshot)
-        run = opened.session.adopt(snapshot.cursor, view.forced)
-        cached = opened.session.find_cached(view.prompt) if run is None else None
-        if cached is not None and cached.startswith(view.forced):
-            return self._finish(view, cached, Outcome.CACHED, "cached")
-        if run is not None:
-            self._own(run)
-            if not await self._wait_for_text(run, ticket):
-                return self._superseded(ticket)
-            if not run.settled.done():
-                return self._finish(view, run.whole_lines, Outcome.ADOPTED, "whole_lines")
-            if run.error is None and not run.is_refuted:
-                return self._finish(view, run.remaining, Outcome.ADOPTED, "adopted")
+        if self._follows_typing:
+            run = session.adopt(snapshot.cursor, view.forced)
+            cached = session.find_cached(view.prompt) if run is None else None
+            if cached is not None and cached.text.startswith(view.forced):
+                return self._finish_cached(view, cached)
+            if run is not None:
+                return await self._follow(run, view, ticket)
+        return await self._ask(view, ticket)
+
+    @property
+    def _is_invoked(self) -> bool:
+        return self.record.trigger == "invoked"
+
+    @property
+    def _follows_typing(self) -> bool:
+        """Whether what was asked before may answer; who asks explicitly wants more than that."""
+        return self.state.settings.completion.follow_typing and not self._is_invoked
+
+    async def _follow(
+        self, run: Run, view: _View, ticket: Ticket
+    ) -> types.InlineCompletionList | None:
+        """Answer with a run that is at work already."""
+        reason = "ahead" if run.plan.known else ""
+        self._own(run)
+        if not await self._wait_for_text(run, ticket):
+            return self._superseded(ticket)
+        if not run.settled.done():
+            return self._finish(view, run.whole_lines, Outcome.ADOPTED, reason or "whole_lines")
+        if run.error is None and not run.is_refuted:
+            self._look_ahead(run, view)
+            return self._finish(view, run.remaining, Outcome.ADOPTED, reason or "adopted")
         return await self._ask(view, ticket)
 
     async def _ask(self, view: _View, ticket: Ticket) -> types.InlineCompletionList | None:
         """Put the question to the engine."""
+        if not self._is_invoked and (reason := exit_before_asking(view.snapshot, view.forced)):
+            return self._empty(reason)
         with self._phase("debounce"):
             if not await ticket.pause(self._delay_s(view.opened)):
                 return self._superseded(ticket)
@@ -163,9 +182,9 @@ class _Request:
         if client is None:
             return self._empty("engine_unavailable")
         run = self._start(view, client)
-        self._own(run)
         if not await self._wait_for_text(run, ticket):
             return self._superseded(ticket)
+        view.opened.pace.observe_answer(self.state.now_ms() - self.asked_ms)
         if not run.settled.done():
             # The run goes on; it answers whoever accepts these lines or types along.
             return self._finish(view, run.whole_lines, Outcome.SHOWN, "whole_lines")
@@ -174,46 +193,48 @@ class _Request:
         if run.is_refuted:
             self._conclude(Outcome.SUPERSEDED, "engine_cancelled")
             return None
+        texts = [run.remaining]
+        for other in self.alternatives:
+            if not await ticket.wait(other.settled):
+                return self._superseded(ticket)
+            texts += [other.remaining] if other.error is None and not other.is_refuted else []
         done = run.finished.result() if run.finished.done() else None
-        return self._finish(
-            view, run.remaining, Outcome.SHOWN, done.stop_reason if done is not None else "stopped"
-        )
+        self._look_ahead(run, view)
+        reason = done.stop_reason if done is not None else "stopped"
+        return self._finish(view, texts[0], Outcome.SHOWN, reason, *texts[1:])
 
     async def _wait_for_text(self, run: Run, ticket: Ticket) -> bool:
         """Wait for the whole text, or after some time for a line; return whether it is wanted."""
         patience_ms = self.state.settings.completion.patience_ms
-        if self.record.trigger == "invoked" or patience_ms <= 0:
+        if self._is_invoked or patience_ms <= 0:
             return await ticket.wait(run.settled)
         if await ticket.wait(run.settled, patience_ms / 1000):
             return True
         return await ticket.wait(run.has_line)
 
     def _start(self, view: _View, client: EngineClient) -> Run:
-        completion = self.state.settings.completion
-        grammar = grammar_of(view.snapshot.language)
-        snapshot = view.snapshot
-        before = to_lf(snapshot.text[max(0, snapshot.cursor - _SITE_CHARS) : snapshot.cursor])
-        site = find_site(before + view.forced, view.place.rest, grammar)
+        """Begin a run, and those beside it for alternatives."""
+        for other in self.state.documents.values():
+            other.session.drop_ahead()
+        session, completion = view.opened.session, self.state.settings.completion
+        widest = Scope.BLOCKS if self._is_invoked else Scope.BLOCK
+        site = site_of(view.snapshot, view.place, view.forced, widest)
         self.record.scope = site.scope
-        is_line = site.scope is Scope.LINE
-        message = Complete(
-            request=client.next_request(),
-            # Windows share an engine: one may not supersede the other's request.
-            document=f"{os.getpid()}:{snapshot.uri}",
-            prefix=view.prompt.prefix + view.forced,
-            suffix=view.prompt.suffix,
-            max_tokens=completion.line_max_tokens if is_line else completion.max_tokens,
-            sampling=SamplingOptions(temperature=completion.temperature, seed=completion.seed),
-        )
-        plan = RunPlan(view.prompt, snapshot.cursor, view.forced, site, view.place)
-        return view.opened.session.start(client, message, plan)
+        plan = RunPlan(view.prompt, view.snapshot.cursor, view.forced, site, view.place)
+        question = make_question(client, view.snapshot.uri, plan, completion)
+        self.asked_ms = self.state.now_ms()
+        run = session.start(question)
+        self._own(run)
+        for number in range(1, completion.alternatives if self._is_invoked else 1):
+            self.alternatives.append(session.start_alternative(as_alternative(question, number)))
+        return run
 
     async def _client(self, ticket: Ticket) -> EngineClient | None:
         """Return the connection; wait for the attempt that is under way, if there is one."""
         link = self.state.link
         if link is None:
             return None
-        if self.record.trigger == "invoked":
+        if self._is_invoked:
             link.retry()
         if link.client is None and (attempt := link.attempt) is not None:
             await ticket.wait(attempt, self.state.settings.engine.wait_ms / 1000)
@@ -221,9 +242,16 @@ class _Request:
 
     def _view(self, opened: OpenDocument, snapshot: Snapshot) -> _View:
         start, forced = _selection(opened.document, snapshot, self.params.context)
-        prompt, opened.session.anchor = build_prompt(
-            snapshot, grammar_of(snapshot.language), self._budget(), opened.session.anchor
-        )
+        budget = self._budget()
+
+        def build() -> Prompt:
+            prompt, opened.session.anchor = build_prompt(
+                snapshot, grammar_of(snapshot.language), budget, opened.session.anchor
+            )
+            return prompt
+
+        follows = self.state.settings.completion.follow_typing
+        prompt = opened.session.prompt_at(snapshot.cursor, budget, build) if follows else build()
         return _View(opened, snapshot, forced, start, prompt, place_of(snapshot))
 
     def _budget(self) -> Budget:
@@ -235,21 +263,56 @@ class _Request:
         return Budget.of_tokens(num_tokens, context.suffix_share)
 
     def _delay_s(self, opened: OpenDocument) -> float:
-        if self.record.trigger == "invoked":
+        if self._is_invoked:
             return 0.0
         max_ms = self.state.settings.completion.max_debounce_ms
         return opened.pace.delay_ms(self.state.now_ms(), max_ms) / 1000
 
+    def _finish_cached(self, view: _View, cached: Suggestion) -> types.InlineCompletionList:
+        reason = "ahead" if cached.is_ahead else "cached"
+        if not cached.is_shown:
+            return self._finish(view, cached.text, Outcome.CACHED, reason)
+        # It has been through the rules; here they might cut otherwise, and it would flicker.
+        self._conclude(Outcome.CACHED, reason)
+        return _items(_item(view, cached.text))
+
     def _finish(
-        self, view: _View, text: str, outcome: Outcome, reason: str
+        self, view: _View, text: str, outcome: Outcome, reason: str, *alternatives: str
     ) -> types.InlineCompletionList:
         with self._phase("postprocess"):
-            processed = postprocess(text, view.place)
-            if not processed.text:
-                return self._empty(processed.emptied_by if text else "nothing_written")
-            item = _item(view, processed.text)
+            first, *others = [postprocess(one, view.place) for one in (text, *alternatives)]
+            texts = dict.fromkeys(one.text for one in (first, *others) if one.text)
+            if not texts:
+                return self._empty(first.emptied_by if text else "nothing_written")
+            view.opened.session.note_shown(view.prompt, next(iter(texts)))
+            items = [_item(view, one) for one in texts]
         self._conclude(outcome, reason)
-        return _items(item)
+        return _items(*items)
+
+    def _look_ahead(self, run: Run, view: _View) -> None:
+        """Have what follows the text of a settled run ready by the time that it is accepted."""
+        completion = self.state.settings.completion
+        shown = postprocess(run.remaining, view.place).text
+        if not completion.look_ahead or not completion.follow_typing or not shown:
+            return
+        record = TraceRecord(self.record.request, time.time(), trigger="ahead")
+        record.language = self.record.language
+        record.document_version = self.record.document_version
+        session, link = view.opened.session, self.state.link
+
+        def ask() -> Question | None:
+            client = link.client if link is not None else None
+            if client is None:
+                return None
+            is_ended = run.is_complete
+            plan = plan_behind(view.snapshot, view.prompt, shown, is_ended=is_ended)
+            if plan is None:
+                return None
+            record.scope = plan.site.scope
+            return make_question(client, view.snapshot.uri, plan, completion)
+
+        on_end = partial(write_ahead_record, self.state, record)
+        session.look_ahead(Lookahead(shown, ask, on_end, Typed(view.snapshot.cursor)))
 
     def _own(self, run: Run) -> None:
         self.run = run
@@ -286,29 +349,35 @@ def exit_before(state: State, document: Document, snapshot: Snapshot) -> str:
         return "read_only"
     if any(fnmatch.fnmatch(document.name, pattern) for pattern in completion.ignored_files):
         return "ignored_file"
-    if _is_word(snapshot.before[-1:]) and _is_word(snapshot.rest[:1]):
+    if is_inside_word(snapshot.before, snapshot.rest):
         return "inside_word"
     if not snapshot.text or snapshot.text.isspace():
         return "empty_document"
     return ""
 
 
-def place_of(snapshot: Snapshot) -> Place:
-    """Return what the rules on the text must know of a cursor."""
-    below = to_lf(snapshot.text[snapshot.line_end : snapshot.line_end + _NEXT_CHARS])
-    next_lines = [line for line in below.split("\n")[1:] if line.strip()][:NUM_NEXT_LINES]
-    is_prose = snapshot.language in PROSE_LANGUAGES
+def exit_before_asking(snapshot: Snapshot, forced: str) -> str:
+    """Return why the engine need not be asked unasked, or an empty string."""
+    if is_generated(snapshot.text):
+        return "generated_file"
+    if is_minified(snapshot.text, snapshot.line_end - snapshot.line_start):
+        return "minified_file"
     grammar = grammar_of(snapshot.language)
-    above_start = max(0, snapshot.line_start - 2 * SCAN_CHARS)  # twice: CR LF becomes one
-    above = to_lf(snapshot.text[above_start : snapshot.line_start])[-SCAN_CHARS:]
-    return Place(
-        snapshot.before,
-        snapshot.rest[:_REST_CHARS],
-        tuple(next_lines),
-        is_prose,
-        window_above(above, grammar),
-        grammar,
-    )
+    return "after_end" if is_after_end(snapshot.before + forced, snapshot.rest, grammar) else ""
+
+
+def write_ahead_record(state: State, record: TraceRecord, run: Run, is_wanted: bool) -> None:
+    """Write what a look ahead has cost, unless the request that took it over counts it."""
+    _conclude(record, Outcome.ADOPTED if is_wanted else Outcome.SUPERSEDED, "ahead")
+
+    def write(finished: asyncio.Future[Done | None]) -> None:
+        done = finished.result()
+        if done is not None and run.owner == 0:
+            record.take_engine_part(done)
+            record.ms.total = done.ms.total
+        state.trace.write(record)
+
+    run.finished.add_done_callback(write)
 
 
 def _selection(
@@ -344,7 +413,3 @@ def _items(*items: types.InlineCompletionItem) -> types.InlineCompletionList:
 
 def _conclude(record: TraceRecord, outcome: Outcome, reason: str) -> None:
     record.outcome, record.exit = outcome, str(reason)
-
-
-def _is_word(char: str) -> bool:
-    return char.isalnum() or char == "_"

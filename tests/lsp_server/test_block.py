@@ -2,7 +2,7 @@
 
 import pytest
 
-from lsp_server.block import Scope, find_end, find_site
+from lsp_server.block import EndFinder, Scope, find_end, find_site
 from lsp_server.syntax import grammar_of
 
 
@@ -89,6 +89,45 @@ def test_text_ends_with_what_was_asked_for(
     language: str, prefix: str, text: str, expected: str | None
 ):
     assert expected == cut(language, prefix, text)
+
+
+@pytest.mark.parametrize(
+    ("language", "prefix", "text", "expected"),
+    [
+        ("python", "def f():\n    a()\n    ", "b()\n    c()\n\nd()", "b()\n    c()"),
+        ("python", "class A:\n    x = 1\n    ", "y = 2\n\n    def f(self):\n", None),
+        ("javascript", "function f() {\n  a();\n  ", "b();\n  c();\n}\n", "b();\n  c();"),
+        ("python", "", "a()\nb()\n", None),
+    ],
+)
+def test_who_asks_explicitly_gets_all_of_the_block(
+    language: str, prefix: str, text: str, expected: str | None
+):
+    site = find_site(prefix, "", grammar_of(language), Scope.BLOCKS)
+    assert site.scope is Scope.BLOCKS
+    end = find_end(site, text)
+    assert (None if end is None else text[:end]) == expected
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rest", "scope"),
+    [("x = ", " + 1", Scope.LINE), ("def f():\n    ", "", Scope.BLOCK)],
+)
+def test_explicit_request_stays_within_a_line_or_a_block(prefix: str, rest: str, scope: Scope):
+    assert find_site(prefix, rest, grammar_of("python"), Scope.BLOCKS).scope is scope
+
+
+def test_text_in_pieces_ends_where_the_whole_does():
+    """Only what is new is parsed, whatever the pieces; see ``EndFinder``."""
+    site = find_site("def f(x):\n    ", "", grammar_of("python"))
+    text = 'y = """ü\nodd }."""\n    if (x and\n        y):\n        return y\n\nx = 1\n'
+    expected = find_end(site, text)
+    assert expected is not None
+    for size in range(1, 12):
+        finder = EndFinder(site)
+        ends = [finder.find(text[:at]) for at in range(0, len(text) + size, size)]
+        first = next(end for end in ends if end is not None)
+        assert first == expected
 
 
 def test_rest_of_a_line_ends_at_the_line_end():

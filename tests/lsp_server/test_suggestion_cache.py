@@ -5,6 +5,12 @@ import pytest
 from lsp_server.prompt import Prompt
 from lsp_server.suggestion_cache import Suggestion, SuggestionCache, remaining
 
+
+def found(cache: SuggestionCache, prefix: str) -> str | None:
+    suggestion = cache.find(Prompt(prefix, ""))
+    return None if suggestion is None else suggestion.text
+
+
 SHOWN = Suggestion(Prompt("x = ", "\ny"), "fun(1)\nbar")
 
 
@@ -30,23 +36,29 @@ def test_prompt_that_goes_on_as_written_is_answered(prefix: str, suffix: str, ex
 def test_nothing_to_say_is_remembered():
     cache = SuggestionCache()
     cache.store(Suggestion(Prompt("a", ""), ""))
-    assert cache.find(Prompt("a", "")) == ""
-    assert cache.find(Prompt("ab", "")) is None
+    assert found(cache, "a") == ""
+    assert found(cache, "ab") is None
 
 
 def test_newest_suggestion_wins():
     cache = SuggestionCache()
     cache.store(Suggestion(Prompt("a", ""), "bcd"))
     cache.store(Suggestion(Prompt("ab", ""), "xy"))
-    assert cache.find(Prompt("ab", "")) == "xy"
-    assert cache.find(Prompt("abc", "")) == "d"
+    assert found(cache, "ab") == "xy"
+    assert found(cache, "abc") == "d"
 
 
 def test_oldest_suggestion_makes_room():
     cache = SuggestionCache(capacity=2)
     for name in "abc":
         cache.store(Suggestion(Prompt(name, ""), "text"))
-    assert cache.find(Prompt("a", "")) is None
-    assert cache.find(Prompt("b", "")) == "text"
+    assert found(cache, "a") is None
+    assert found(cache, "b") == "text"
     cache.clear()
-    assert cache.find(Prompt("b", "")) is None
+    assert found(cache, "b") is None
+
+
+def test_rest_of_what_was_shown_is_told_apart():
+    cache = SuggestionCache()
+    cache.store(Suggestion(Prompt("a", ""), "bcd", is_shown=True))
+    assert cache.find(Prompt("ab", "")) == Suggestion(Prompt("ab", ""), "cd", is_shown=True)

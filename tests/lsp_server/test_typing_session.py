@@ -14,7 +14,17 @@ from lsp_server.documents import Edit
 from lsp_server.place import Place
 from lsp_server.prompt import Prompt
 from lsp_server.syntax import grammar_of
-from lsp_server.typing_session import ADOPTION_GRACE_S, CANCEL_GRACE_S, Run, RunPlan, TypingSession
+from lsp_server.typed import Typed
+from lsp_server.typing_session import (
+    ADOPTION_GRACE_S,
+    AHEAD_DELAY_S,
+    CANCEL_GRACE_S,
+    Lookahead,
+    Question,
+    Run,
+    RunPlan,
+    TypingSession,
+)
 from specengine.client import EngineClient, UnixAddress
 from specengine.protocol import CancelCause, Complete, StopReason
 from tests.fake_engine import FakeEngine, FakeRequest
@@ -66,9 +76,16 @@ class Stage:
         self.session = TypingSession(self.timer.call_later)
 
     async def start(self, plan: RunPlan = PLAN) -> tuple[Run, FakeRequest]:
-        message = Complete(self.client.next_request(), "d", plan.prompt.prefix)
-        run = self.session.start(self.client, message, plan)
+        run = self.session.start(self.question(plan))
         return run, await self.engine.next_request()
+
+    def question(self, plan: RunPlan = PLAN) -> Question:
+        message = Complete(self.client.next_request(), "d", plan.prompt.prefix)
+        return Question(self.client, message, plan)
+
+    def cached(self, prompt: Prompt) -> str | None:
+        found = self.session.find_cached(prompt)
+        return None if found is None else found.text
 
     async def wait_text(self, run: Run, text: str) -> None:
         while run.text != text:  # noqa: ASYNC110  # a run tells nobody of each chunk
@@ -105,7 +122,7 @@ def test_run_ends_where_its_block_ends(tmp_path: Path):
         done = await run.finished
         assert done is not None
         assert done.stop_reason is StopReason.STOPPED
-        assert stage.session.find_cached(PROMPT) == "return 1"
+        assert stage.cached(PROMPT) == "return 1"
 
     play(tmp_path, scene)
 
@@ -180,7 +197,7 @@ def test_other_edits_end_the_run_at_once(tmp_path: Path, edits: list[Edit]):
         assert run.is_refuted
         assert await request.cancelled is CancelCause.SUPERSEDED
         assert await run.finished is not None
-        assert stage.session.find_cached(PROMPT) is None
+        assert stage.cached(PROMPT) is None
 
     play(tmp_path, scene)
 
@@ -306,7 +323,7 @@ def test_run_without_a_waiter_fills_the_cache(tmp_path: Path):
         await run.settled
         await asyncio.sleep(0)
         assert stage.session.adopt(CURSOR, "") is None
-        assert stage.session.find_cached(Prompt(PROMPT.prefix + "ret", "")) == "urn 1"
+        assert stage.cached(Prompt(PROMPT.prefix + "ret", "")) == "urn 1"
 
     play(tmp_path, scene)
 
@@ -333,7 +350,7 @@ def test_lost_connection_is_an_error_of_the_run(tmp_path: Path):
         assert await run.finished is None
         assert run.error is not None
         assert run.error.code == "engine_unavailable"
-        assert stage.session.find_cached(PROMPT) is None
+        assert stage.cached(PROMPT) is None
 
     play(tmp_path, scene)
 

@@ -1,0 +1,58 @@
+"""Facts about what is known to be typed after an edit."""
+
+from __future__ import annotations
+
+import pytest
+
+from lsp_server.documents import Edit
+from lsp_server.typed import Typed
+
+PAIR = Typed(10, "f(", ")")
+
+
+@pytest.mark.parametrize(
+    ("typed", "edit", "expected"),
+    [
+        (Typed(10), Edit(10, 10, "a"), Typed(10, "a")),
+        (Typed(10, "a"), Edit(11, 11, "bc"), Typed(10, "abc")),
+        (Typed(10, "abc"), Edit(12, 13, ""), Typed(10, "ab")),
+        (Typed(10, "re"), Edit(10, 12, "return"), Typed(10, "return")),
+        (Typed(10, "f"), Edit(11, 11, "()"), PAIR),
+        (Typed(10, "f([", "])"), Edit(13, 13, "{}"), Typed(10, "f([{", "}])")),
+        (PAIR, Edit(12, 12, "x"), Typed(10, "f(x", ")")),
+        (PAIR, Edit(12, 13, ")"), Typed(10, "f()")),
+        (PAIR, Edit(12, 13, "x)"), Typed(10, "f(x)")),
+        (PAIR, Edit(11, 13, ""), Typed(10, "f")),
+        (Typed(10, "f(x", ")"), Edit(12, 13, ""), PAIR),
+    ],
+)
+def test_edit_at_the_cursor_goes_on(typed: Typed, edit: Edit, expected: Typed):
+    assert typed.after(edit) == expected
+    assert expected.cursor == 10 + len(expected.text)
+
+
+@pytest.mark.parametrize(
+    ("typed", "edit"),
+    [
+        (Typed(10), Edit(9, 9, "a")),
+        (Typed(10), Edit(11, 11, "a")),
+        (Typed(10, "a"), Edit(9, 11, "")),
+        (Typed(10, "abc"), Edit(11, 12, "")),
+        (Typed(10), Edit(10, 12, "a")),
+        (PAIR, Edit(12, 14, ")")),
+        (PAIR, Edit(12, 13, "x")),
+        (PAIR, Edit(11, 12, "")),
+    ],
+    ids=[
+        "before",
+        "behind",
+        "over the place itself",
+        "inside",
+        "over what stood behind the cursor",
+        "over more than was closed",
+        "the closer is replaced by something else",
+        "the opener goes and its closer stays",
+    ],
+)
+def test_edit_elsewhere_does_not(typed: Typed, edit: Edit):
+    assert typed.after(edit) is None
