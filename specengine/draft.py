@@ -27,9 +27,13 @@ class Draft:
     laws: tuple[torch.Tensor | None, ...] = ()
     """For each token the distribution [V] that it was drawn from, or None where it was chosen;
     empty where all were. Siblings: each without those before it."""
+    chances: tuple[float, ...] = ()
+    """For each token how likely the drafter thinks it that it is accepted, with all before it;
+    empty where it does not know."""
 
     def __post_init__(self) -> None:
         assert len(self.laws) in (0, len(self.token_ids))
+        assert len(self.chances) in (0, len(self.token_ids))
         assert len(self.token_ids) == len(self.parents)
         assert all(ROOT <= parent < node for node, parent in enumerate(self.parents))
 
@@ -67,13 +71,20 @@ class Draft:
         """
         nodes = enumerate(self.token_ids)
         no_token = (node for node, token_id in nodes if not 0 <= token_id < vocab_size)
-        length = min(max_tokens, next(no_token, len(self)))
-        if length == len(self):
+        return self.first(min(max_tokens, next(no_token, len(self))))
+
+    def first(self, length: int) -> Draft:
+        """Return its first tokens, so many of them."""
+        if length >= len(self):
             return self
         if length <= 0:
             return NOTHING
         return Draft(
-            self.token_ids[:length], self.parents[:length], self.drafter, self.laws[:length]
+            self.token_ids[:length],
+            self.parents[:length],
+            self.drafter,
+            self.laws[:length],
+            self.chances[:length],
         )
 
 

@@ -48,6 +48,19 @@ class Observer(Protocol):
         ...
 
 
+@runtime_checkable
+class Learner(Protocol):
+    """A drafter that learns from what its drafts come to."""
+
+    def verified(self, draft: Draft, num_accepted: int, ms: float | None) -> None:
+        """See how much of the last proposal was accepted, and how long that took.
+
+        Called once for each proposal that was verified, ``draft`` being what of it was. ``ms`` is
+        None where the pass read a part of the prompt, too.
+        """
+        ...
+
+
 class DrafterSource(Protocol):
     """Starts drafters."""
 
