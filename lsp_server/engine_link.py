@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from specengine.client import EngineClient
+from specengine.client import Client
 from specengine.errors import EngineUnavailable, SpecEngineError
 from specengine.protocol import EngineStatus
 
@@ -57,7 +57,7 @@ class EngineLink:
 
     def __init__(
         self,
-        open_client: Callable[[], Awaitable[EngineClient]],
+        open_client: Callable[[], Awaitable[Client]],
         listener: LinkListener,
         timing: Timing,
     ) -> None:
@@ -65,13 +65,13 @@ class EngineLink:
         self._listener = listener
         self._timing = timing
         self._task: asyncio.Task[None] | None = None
-        self._client: EngineClient | None = None
+        self._client: Client | None = None
         self._attempt: asyncio.Future[None] | None = None
         self._wake = asyncio.Event()
         self._has_given_up = False
 
     @property
-    def client(self) -> EngineClient | None:
+    def client(self) -> Client | None:
         """The open connection, if there is one."""
         return self._client if self._client is not None and self._client.is_connected else None
 
@@ -137,7 +137,7 @@ class EngineLink:
             self._client = None
         return failure
 
-    async def _hold(self, client: EngineClient) -> None:
+    async def _hold(self, client: Client) -> None:
         self._client = client
         self._end_attempt()
         client.on_status = self._listener.on_status

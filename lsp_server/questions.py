@@ -20,7 +20,7 @@ from lsp_server.quoting import SCAN_CHARS, window_above
 from lsp_server.settings import CompletionSettings
 from lsp_server.syntax import grammar_of
 from lsp_server.typing_session import Question, RunPlan
-from specengine.client import EngineClient
+from specengine.client import Client
 from specengine.protocol import Complete, SamplingOptions
 
 PROSE_LANGUAGES: Final = frozenset(("markdown", "plaintext", "latex", "restructuredtext", ""))
@@ -61,7 +61,7 @@ def site_of(snapshot: Snapshot, place: Place, forced: str, widest: Scope = Scope
 
 
 def make_question(
-    client: EngineClient, uri: str, plan: RunPlan, completion: CompletionSettings
+    client: Client, uri: str, plan: RunPlan, completion: CompletionSettings
 ) -> Question:
     """Return how to ask for a plan."""
     max_tokens = {

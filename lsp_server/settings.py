@@ -26,6 +26,8 @@ _CAMEL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 class EngineSettings:
     """Which engine answers, and how it is started."""
 
+    backend: str = "local"
+    """``local`` is our own engine; ``upstream`` are the servers of ``upstream.urls``."""
     model: str = ""
     """A name from models.toml, a folder, or a .gguf file; empty is the default of models.toml."""
     drafter: str = ""
@@ -41,6 +43,46 @@ class EngineSettings:
     """Seconds in which a started engine must accept connections (not: have loaded)."""
     wait_ms: float = 20_000.0
     """How long a request waits while a connection is being opened before its answer is empty."""
+
+
+@dataclass(frozen=True)
+class UpstreamSettings:
+    """Servers that answer in the place of our engine: any that speak OpenAI's protocol."""
+
+    urls: tuple[str, ...] = ()
+    """Their addresses, as ``https://HOST:PORT``. Several stand in for each other. What is written
+    in the editor goes there."""
+    model: str = ""
+    """The model, as the servers call it; empty is the first that each one lists."""
+    template: str = ""
+    """A name from models.toml, for the markers around the cursor; empty is found by the server's
+    name for the model."""
+    fim: str = "auto"
+    """How a server learns what stands behind the cursor: ``template`` writes markers into the
+    prompt, ``suffix`` uses the field of that name, ``infill`` is llama.cpp's own way, ``none``
+    tells nothing, and ``auto`` is the best that server and model are known to take."""
+    key_variable: str = "SPECENGINE_UPSTREAM_KEY"
+    """Environment variable with the key that the servers want to see."""
+    keyring_service: str = ""
+    """Entry of the desktop's keyring with that key, for the user ``specengine``."""
+    allow_http: bool = False
+    """Whether text may go to other machines unencrypted."""
+    ca_file: str = ""
+    """PEM file of an authority of your own that signed the servers' certificates."""
+    local_fallback: bool = True
+    """Whether our own engine is started and answers while no server does."""
+    connect_ms: float = 3000.0
+    """Longest wait for a connection."""
+    first_text_ms: float = 10_000.0
+    """Longest wait for the first text of an answer."""
+    gap_ms: float = 5000.0
+    """Longest silence within an answer."""
+    total_ms: float = 30_000.0
+    """Longest time for an answer, all tries together."""
+    attempts: int = 3
+    """Tries, at one server or several, as long as no text has come."""
+    max_connections: int = 8
+    """Connections to each server."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +113,13 @@ class CompletionSettings:
     """Go on behind a suggestion while it stands on the screen; False saves power."""
     follow_typing: bool = True
     """False cancels and asks anew on each key, as a yardstick for what following saves."""
-    ignored_files: tuple[str, ...] = (".env*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*")
-    """File names, as globs, whose text never reaches the engine."""
+    menu: bool = False
+    """Answer ``textDocument/completion`` too, for editors without ghost text: Helix, Sublime Text,
+    Neovim before 0.12. Read when the editor starts."""
+    ignored_files: tuple[str, ...] = ()
+    """Further files whose text never reaches the engine, as lines of .gitignore. Always ignored are
+    .env files, keys, certificates, and what is called secret or credentials; ``!PATTERN`` lets one
+    in."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +130,24 @@ class ContextSettings:
     """Upper limit, estimated at 3 characters a token; the engine's own limit may be lower."""
     suffix_share: float = 0.2
     """Part of it that is kept for the text after the cursor."""
+    other_files: str = "auto"
+    """Whether the model also reads from other files: ``never``, ``always``, or with ``auto`` where
+    it has learnt to, as models.toml says with ``file_sep``. The default model has not. With
+    ``always``, such a model gets them as comments."""
+    files_share: float = 0.25
+    """Part of the limit that other files may take, and more where this file is short."""
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """What may be read beyond the file that is edited, and that only if no rule ignores it."""
+
+    use_gitignore: bool = True
+    """Ignore what git ignores. A file ``.specengineignore`` of the same form is always heeded."""
+    read_unopened: bool = False
+    """Also read files of the workspace that this file imports though they are not open."""
+    read_outside: bool = False
+    """Also read, for other files, what lies outside the workspace or is linked from there."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +167,10 @@ class Settings:
     """All settings of the language server."""
 
     engine: EngineSettings = field(default_factory=EngineSettings)
+    upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
     completion: CompletionSettings = field(default_factory=CompletionSettings)
     context: ContextSettings = field(default_factory=ContextSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     trace: TraceSettings = field(default_factory=TraceSettings)
 
 
@@ -111,6 +178,12 @@ MINIMUM: Final[Mapping[str, float]] = {
     "engine.idle_exit_s": 1.0,
     "engine.start_timeout_s": 1.0,
     "engine.wait_ms": 0.0,
+    "upstream.connect_ms": 1.0,
+    "upstream.first_text_ms": 1.0,
+    "upstream.gap_ms": 1.0,
+    "upstream.total_ms": 1.0,
+    "upstream.attempts": 1,
+    "upstream.max_connections": 1,
     "completion.max_tokens": 1,
     "completion.line_max_tokens": 1,
     "completion.invoked_max_tokens": 1,
@@ -119,15 +192,26 @@ MINIMUM: Final[Mapping[str, float]] = {
     "completion.max_debounce_ms": 0.0,
     "context.max_prompt_tokens": 64,
     "context.suffix_share": 0.0,
+    "context.files_share": 0.0,
     "trace.max_bytes": 4096,
 }
 """Smallest allowed value by name."""
 
 MAXIMUM: Final[Mapping[str, float]] = {
     "completion.alternatives": 8,
+    "upstream.attempts": 10,
+    "upstream.max_connections": 64,
     "context.suffix_share": 0.9,
+    "context.files_share": 0.5,
 }
 """Largest allowed value by name."""
+
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "engine.backend": ("local", "upstream"),
+    "upstream.fim": ("auto", "none", "template", "suffix", "infill"),
+    "context.other_files": ("auto", "always", "never"),
+}
+"""All allowed values by name."""
 
 
 def read_settings(data: object, defaults: Settings | None = None) -> tuple[Settings, list[str]]:
@@ -178,7 +262,9 @@ def _read_value(name: str, value: object, default: object, problems: list[str]) 
 def _accept(name: str, value: object, default: object) -> object | None:
     """Return the value in the type of its default, or None."""
     match default, value:
-        case (bool(), bool()) | (str(), str()):
+        case str(), str():
+            return value if value in CHOICES.get(name, (value,)) else None
+        case bool(), bool():
             return value
         case bool(), _:
             return None

@@ -22,7 +22,8 @@ from lsp_server.positions import Encoding
 from lsp_server.settings import EngineSettings, Settings
 from lsp_server.trace_log import TraceLog, default_path
 from lsp_server.typing_session import TypingSession
-from specengine.client import EngineClient, UnixAddress
+from lsp_server.upstream import UpstreamOpener
+from specengine.client import Client, EngineClient, UnixAddress
 from specengine.launch import EngineCommand, Launcher, program_version
 from specengine.protocol import CancelCause
 
@@ -126,9 +127,8 @@ class State:
         """Connect to the engine that the settings name, in the place of any other."""
         if self.link is not None:
             self._close_later(self.link)
-        engine = self.settings.engine
         timing = Timing(self.clock, asyncio.sleep)
-        self.link = EngineLink(engine_opener(engine), self.listener, timing)
+        self.link = EngineLink(client_opener(self.settings), self.listener, timing)
         self.link.start()
 
     def start_trace(self) -> None:
@@ -159,11 +159,22 @@ class State:
         task.add_done_callback(self._closing.discard)
 
 
-class _Opener(Protocol):
+class _EngineOpener(Protocol):
     async def __call__(self) -> EngineClient: ...
 
 
-def engine_opener(engine: EngineSettings) -> _Opener:
+class _Opener(Protocol):
+    async def __call__(self) -> Client: ...
+
+
+def client_opener(settings: Settings) -> _Opener:
+    """Return how to connect to whoever answers, as the settings say."""
+    if settings.engine.backend == "upstream":
+        return UpstreamOpener(settings.upstream, engine_opener(settings.engine)).open
+    return engine_opener(settings.engine)
+
+
+def engine_opener(engine: EngineSettings) -> _EngineOpener:
     """Return how to connect to the engine that the settings name."""
     program = f"specengine-lsp {program_version()} pid {os.getpid()}"
     if engine.socket:

@@ -18,11 +18,15 @@ import msgspec
 import platformdirs
 
 from specengine.protocol import Done, TokenCounts
+from specengine.upstream.done import UpstreamDone
 
 logger = logging.getLogger(__name__)
 
 LEAST_SHOWN_MS: Final = 0.5
 """Phases below it are left out of the readable line."""
+
+DRAFTED: Final = "spec_decode_num_draft_tokens_total"
+ACCEPTED: Final = "spec_decode_num_accepted_tokens_total"
 
 _DO_NOT_WAIT: Final[int] = getattr(os, "O_NONBLOCK", 0)
 """Else opening a pipe would wait for its reader, and the whole server with it."""
@@ -77,6 +81,8 @@ class TraceRecord(msgspec.Struct):
     ms: Milliseconds = msgspec.field(default_factory=Milliseconds)
     tokens: TokenCounts = msgspec.field(default_factory=TokenCounts)
     steps: int = 0
+    upstream: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    """What a server upstream counts of its own speculation, for all its users, by vLLM's names."""
 
     def take_engine_part(self, done: Done) -> None:
         """Copy what the engine counted and measured."""
@@ -85,6 +91,8 @@ class TraceRecord(msgspec.Struct):
         self.ms.queue += done.ms.queue
         self.ms.prefill = done.ms.prefill
         self.ms.draft, self.ms.verify = done.ms.draft, done.ms.verify
+        if isinstance(done, UpstreamDone):
+            self.upstream = dict(done.counters)
 
 
 def default_path() -> Path:
@@ -116,6 +124,8 @@ def readable(record: TraceRecord) -> str:
         line += f" {tokens.emitted} tokens in {record.steps} steps"
         line += f", accepted {tokens.accepted}/{tokens.drafted}"
         line += f", reused {tokens.reused}/{tokens.prompt}"
+    if drafted := record.upstream.get(DRAFTED):
+        line += f", the server accepts {record.upstream.get(ACCEPTED, 0) / drafted:.0%}"
     return line
 
 

@@ -23,7 +23,7 @@ from lsp_server.prompt import Anchor, Budget, Prompt
 from lsp_server.stop_rules import opening_len
 from lsp_server.suggestion_cache import Suggestion, SuggestionCache
 from lsp_server.typed import Typed
-from specengine.client import EngineClient
+from specengine.client import Client
 from specengine.errors import InternalFault, SpecEngineError
 from specengine.protocol import CancelCause, Chunk, Complete, Done, StopReason
 
@@ -70,7 +70,7 @@ class RunPlan:
 class Question:
     """What a run begins with."""
 
-    client: EngineClient
+    client: Client
     message: Complete
     plan: RunPlan
 

@@ -11,6 +11,7 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from specengine import protocol
 from specengine.errors import REQUEST_ERRORS, EngineUnavailable, ProtocolError, RequestError
@@ -52,6 +53,44 @@ class TcpAddress:
 
 
 Address = UnixAddress | TcpAddress
+
+
+class Client(Protocol):
+    """Whoever answers requests: an engine, or servers upstream in its place."""
+
+    status: EngineStatus | None
+    """The last one known."""
+    on_status: Callable[[EngineStatus], None] | None
+    """Called on the event loop for every new one."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether requests can be sent."""
+        ...
+
+    async def wait_closed(self) -> None:
+        """Return when that is over."""
+        ...
+
+    async def close(self) -> None:
+        """End it; running requests end with EngineUnavailable."""
+        ...
+
+    def next_request(self) -> int:
+        """Return a request number that was not used."""
+        ...
+
+    def complete(self, message: Complete) -> AsyncGenerator[Chunk | Done]:
+        """Send a request and yield its chunks, then its ``Done``."""
+        ...
+
+    def cancel(self, request: int, cause: CancelCause = CancelCause.CLIENT) -> None:
+        """End a request; its ``Done`` says ``cancelled``."""
+        ...
+
+    def stop(self, request: int) -> None:
+        """Say that the text so far is enough."""
+        ...
 
 
 class EngineClient:

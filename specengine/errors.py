@@ -11,6 +11,7 @@
     │   ├─ PromptTooLong      given and allowed, in tokens
     │   ├─ EngineBusy         the queue is full
     │   ├─ EngineFailed       the engine could not load its model
+    │   ├─ UpstreamFailed     a server upstream did not answer, or not as it should
     │   └─ InternalFault      our bug; the engine goes on serving
     ├─ ProtocolError          the other side sent something that is no frame of ours
     └─ EngineUnavailable      seen by the client: not started, connection lost, version differs
@@ -94,6 +95,12 @@ class EngineFailed(RequestError):
     code = "engine_failed"
 
 
+class UpstreamFailed(RequestError):
+    """A server upstream did not answer, or not as it should."""
+
+    code = "upstream_failed"
+
+
 class InternalFault(RequestError):
     """A bug of ours ended this request; the log has the traceback."""
 
@@ -120,6 +127,7 @@ REQUEST_ERRORS: dict[str, type[RequestError]] = {
         PromptTooLong,
         EngineBusy,
         EngineFailed,
+        UpstreamFailed,
         InternalFault,
     )
 }

@@ -20,7 +20,7 @@ from specengine.errors import SettingsInvalid
 
 ENVIRONMENT_PREFIX: Final = "SPECENGINE_"
 
-OTHER_VARIABLES: Final = frozenset({"SPECENGINE_CACHE"})
+OTHER_VARIABLES: Final = frozenset({"SPECENGINE_CACHE", "SPECENGINE_UPSTREAM_KEY"})
 """Environment variables with our prefix that are no settings."""
 
 

