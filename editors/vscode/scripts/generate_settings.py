@@ -24,7 +24,7 @@ OWN_TITLE: Final = "SpecEngine"
 MAXIMUM: Final = {"context.suffix_share": 0.9}
 """Largest allowed value by name; the server has it in code."""
 
-RESTRICTED: Final = ("engine.", "trace.path", "completion.ignored_files")
+RESTRICTED: Final = ("engine.", "upstream.", "trace.path", "completion.ignored_files")
 """Beginnings of names that a folder may only set when it is trusted."""
 
 RESTRICTED_OWN: Final = ("specengine.python", "specengine.pipArguments")
@@ -87,6 +87,8 @@ def value_schema(name: str, default: object) -> dict[str, Any]:
         case _:
             raise TypeError(f"{name} has no schema: {default!r}")
     schema["default"] = as_json(default)
+    if name in settings.CHOICES:
+        schema["enum"] = list(settings.CHOICES[name])
     if name in settings.MINIMUM:
         schema["minimum"] = as_json(settings.MINIMUM[name])
     if name in MAXIMUM:
