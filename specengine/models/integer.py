@@ -160,6 +160,50 @@ class IntegerMatrix:
         )
 
 
+class IntegerLinear:
+    """A product by itself, for small networks beside a target; calls must not overlap.
+
+    It computes what ``LimbLinear`` computes, to the bit.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, kernel: Kernel) -> None:
+        """Round a weight [N, K] to 8 bits; K must be a multiple of 16."""
+        num_out, num_in = weight.shape
+        assert num_in % LANES == 0, f"rows of {num_in}"
+        self._num_out, self._kernel = num_out, kernel
+        self._matrix = IntegerMatrix.of(weight, bias)
+        num_limbs = MAX_ROWS // 8 * LIMBS_PER_BLOCK * self._matrix.num_in
+        self._limbs = torch.zeros(num_limbs, dtype=torch.int8)
+        self._row_scales = torch.zeros(MAX_ROWS)
+        self._limb_sums = torch.zeros(2 * MAX_ROWS, dtype=torch.int32)
+        self._model = _Model(hidden=num_in, vocab=num_out, head=self._matrix.native())
+        self._run: Any = kernel.library.specengine_product
+        self._run.argtypes = (ctypes.POINTER(_Pass), ctypes.c_void_p)
+        self._run.restype = None
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return ``rows @ weight.T + bias``, [T, K] to [T, N], float32."""
+        pieces = [self._product(piece) for piece in rows.float().contiguous().split(MAX_ROWS)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        num_threads = torch.get_num_threads() if self._kernel.parallel else 1
+        out = torch.empty(rows.shape[0], self._num_out)
+        call = _Pass(
+            num_rows=rows.shape[0],
+            num_threads=num_threads,
+            hidden=rows.data_ptr(),
+            limbs=self._limbs.data_ptr(),
+            row_scales=self._row_scales.data_ptr(),
+            limb_sums=self._limb_sums.data_ptr(),
+            logits=out.data_ptr(),
+            model=ctypes.pointer(self._model),
+            thread_num=self._kernel.thread_num if num_threads > 1 else None,
+        )
+        self._run(ctypes.byref(call), self._kernel.parallel)
+        return out
+
+
 @dataclass
 class _Scratch:
     """Memory that passes use, one after the other."""

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 import torch
+import torch.nn.functional as F
 
 from specengine.errors import LoadError
 from specengine.models.architecture import Architecture, read_architecture
 from specengine.models.decoder import Decoder
 from specengine.models.graphs import GraphDecoder
 from specengine.models.int4 import Int4Linear
-from specengine.models.integer import IntegerDecoder, IntegerMatrix, why_not
+from specengine.models.integer import IntegerDecoder, IntegerLinear, IntegerMatrix, why_not
 from specengine.models.limbs import LimbLinear
 from specengine.models.linear import Linear, pack, proven_widths
 from specengine.models.load import OnFraction, TensorReader, WeightReader, read_weights
@@ -122,6 +123,22 @@ def integer_decoder_from(
 ) -> IntegerDecoder:
     """Return a decoder by the native pass, as ``decoder_from`` does."""
     return _integer_decoder(TensorReader(tensors, torch.float32), architecture, kernel, None)
+
+
+def product_maker(target: Target) -> Callable[[torch.Tensor, torch.Tensor | None], Product]:
+    """Return what makes products of small networks beside a target, in its own arithmetic."""
+    if isinstance(target, IntegerDecoder):
+        kernel = target.kernel
+        return lambda weight, bias: IntegerLinear(weight, bias, kernel)
+    assert isinstance(target, Decoder)
+    device, dtype = target.device, target.dtype
+
+    def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+        own = weight.to(device, dtype)
+        own_bias = None if bias is None else bias.to(device, dtype)
+        return lambda rows: F.linear(rows.to(dtype), own, own_bias).float()
+
+    return linear
 
 
 def find_kernel(architecture: Architecture, device: torch.device = CPU) -> Kernel | str:

@@ -620,6 +620,18 @@ static void run(void *argument) {
   release();
 }
 
+static void run_product(void *argument) {
+  Pass *p = argument;
+  const Model *m = p->model;
+  int t = p->thread_num ? p->thread_num() : 0;
+  configure();
+  for (int r = t; r < p->num_rows; r += p->num_threads)
+    split(p, r, p->hidden + (size_t)r * m->hidden, m->hidden, m->head.num_in / DEPTH);
+  barrier(p);
+  product(p, t, &m->head, p->num_rows, p->logits, m->vocab, m->vocab, 0);
+  release();
+}
+
 /* One row block's sums with `columns` x 16 outputs, for tests: sums [columns][16 limbs][16]. */
 void specengine_multiply(const int8_t *limbs, const int8_t *weights, int depth, int columns, int32_t *sums) {
   int32_t own[MAX_BLOCKS][2 * BLOCK][LANES] __attribute__((aligned(64))), limb_sums[2 * BLOCK] = {};
@@ -641,6 +653,14 @@ int specengine_prepare(void) {
 #else
   return 1;
 #endif
+}
+
+/* The rows in `hidden` times the head alone, into `logits`. */
+void specengine_product(Pass *p, void (*parallel)(void (*)(void *), void *, unsigned, unsigned)) {
+  if (p->num_threads > 1)
+    parallel(run_product, p, (unsigned)p->num_threads, 0);
+  else
+    run_product(p);
 }
 
 /* `parallel` is GOMP_parallel of the runtime that torch uses too, so that no two teams spin. */

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from specengine.cache.kv_cache import TILE, KVCache
 from specengine.models import targets
 from specengine.models.architecture import Architecture
-from specengine.models.integer import IntegerDecoder, IntegerMatrix
+from specengine.models.integer import IntegerDecoder, IntegerLinear, IntegerMatrix
+from specengine.models.limbs import LimbLinear
 from specengine.models.staging import cache_root
 from specengine.models.target import Target
 from specengine.models.targets import (
@@ -176,6 +177,19 @@ def test_products_are_exact_sums_on_every_instruction_set(
 
 def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("num_rows", [1, 7, 33])
+def test_a_product_by_itself_has_the_bits_of_the_one_by_torch(
+    kernel: Kernel, num_rows: int, has_bias: bool
+) -> None:
+    generator = torch.Generator().manual_seed(num_rows)
+    weight, rows = (torch.randn(size, 80, generator=generator) for size in (100, num_rows))
+    bias = torch.randn(100, generator=generator) if has_bias else None
+    ours = IntegerLinear(weight, bias, kernel)(rows)
+    assert ours.shape == (num_rows, 100)
+    torch.testing.assert_close(ours, LimbLinear.of(weight, bias)(rows), rtol=0, atol=1e-6)
 
 
 def test_weights_are_whole_multiples_of_their_scale_and_zeros_stay_zero() -> None:

@@ -1,0 +1,119 @@
+"""Drafts by a layer that continues the target's hidden states, as a tree that follows confidence.
+
+Source:  EAGLE-2, Li et al. 2024, arXiv 2406.16858 (dynamic trees); EAGLE-3, arXiv 2503.01840.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+
+from specengine.draft import NOTHING, ROOT, Draft
+from specengine.heads.candidates import Candidates, to_lists
+from specengine.heads.features import FeatureNetwork
+from specengine.heads.head_cache import HeadStore
+from specengine.heads.reader import Reader
+from specengine.sampling import GREEDY, Sampling
+
+BREADTH: Final = 2
+"""Children of a node, and nodes of a level that are continued."""
+LEAST_CONFIDENCE: Final = 0.12
+"""Of a node that is worth a row, and of one that is worth going on from."""
+
+
+class EagleDrafts:
+    """Source that owns the network."""
+
+    name = "eagle"
+
+    def __init__(self, network: FeatureNetwork, store: HeadStore) -> None:
+        self._network, self._store = network, store
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> EagleDrafter:
+        """Return a drafter with the rows that an earlier text has left."""
+        return EagleDrafter(self._network, self._store, prompt_ids)
+
+
+class EagleDrafter:
+    """The layer on one request. Passes of it are short: a draft is one call."""
+
+    def __init__(
+        self, network: FeatureNetwork, store: HeadStore, prompt_ids: Sequence[int]
+    ) -> None:
+        self._network = network
+        self._reader = Reader(network, store, prompt_ids)
+        self._draft_ids = network.head.draft_ids
+        self.layers = network.head.layers
+
+    @torch.inference_mode()
+    def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
+        """Take the features of committed tokens."""
+        self._reader.observe(streams, start)
+
+    @torch.inference_mode()
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        """Return the most likely continuations, level by level."""
+        row = self._reader.read(token_ids) if max_tokens > 0 else None
+        if row is None:
+            return NOTHING
+        cache = self._reader.caches[0]
+        committed = cache.length
+        found = Candidates()
+        self._branch(found, [(ROOT, row)])
+        self._grow(found, row, len(token_ids), max_tokens)
+        cache.truncate(committed)
+        return found.best(max_tokens, EagleDrafts.name, LEAST_CONFIDENCE)
+
+    def close(self) -> None:
+        """Leave the rows to the next request."""
+        self._reader.close()
+
+    def _grow(self, found: Candidates, row: torch.Tensor, num_tokens: int, max_tokens: int) -> None:
+        """Continue the most confident nodes of each level in one pass of the layer."""
+        cache = self._reader.caches[0]
+        rows: dict[int, torch.Tensor] = {ROOT: row}
+        drawn: list[int] = []
+        """Nodes whose rows are in the cache, in its order."""
+        first = 0
+        for depth in range(min(self._network.head.depth, max_tokens) - 1):
+            level = self._level(found, first)
+            if not level:
+                return
+            first = len(found.token_ids)
+            cache.make_room(max_tokens * BREADTH)
+            paths = [_path(found, node) for node in level]
+            drawn += level
+            sees = torch.tensor([[node in path for node in drawn] for path in paths])
+            # A node's row stands at the position before the one that it guesses.
+            positions = [num_tokens - 1 + depth] * len(level)
+            features = torch.stack([rows[found.parents[node]] for node in level])
+            token_ids = torch.tensor([found.token_ids[node] for node in level])
+            attend = cache.appending(positions, sees)
+            made = self._network.run(token_ids, features, torch.tensor(positions), attend)
+            rows = dict(zip(level, made, strict=True))
+            self._branch(found, list(rows.items()))
+
+    def _level(self, found: Candidates, first: int) -> list[int]:
+        """Return the nodes from ``first`` on that are worth continuing."""
+        nodes = range(first, len(found.token_ids))
+        worth = [node for node in nodes if found.confidences[node] >= LEAST_CONFIDENCE]
+        return sorted(sorted(worth, key=lambda node: -found.confidences[node])[:BREADTH])
+
+    def _branch(self, found: Candidates, rows: list[tuple[int, torch.Tensor]]) -> None:
+        """Add the likeliest tokens behind some nodes."""
+        logits = self._network.logits(torch.stack([row for _, row in rows]))
+        best = logits.softmax(-1).topk(BREADTH)
+        guesses = to_lists(self._draft_ids[best.indices])
+        for (node, _), tokens, values in zip(rows, guesses, to_lists(best.values), strict=True):
+            for token_id, probability in zip(tokens, values, strict=True):
+                found.add(token_id, node, probability)
+
+
+def _path(found: Candidates, node: int) -> set[int]:
+    path: set[int] = set()
+    while node != ROOT:
+        path.add(node)
+        node = found.parents[node]
+    return path

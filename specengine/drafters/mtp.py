@@ -1,0 +1,87 @@
+"""Drafts by modules that each predict one token further than the one before.
+
+Source:  multi-token prediction, DeepSeek-V3, arXiv 2412.19437, section 2.2; Gloeckle et al. 2024,
+    arXiv 2404.19737.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+
+from specengine.draft import NOTHING, Draft
+from specengine.heads.features import FeatureNetwork
+from specengine.heads.head_cache import HeadStore
+from specengine.heads.reader import Reader
+from specengine.sampling import GREEDY, Sampling
+
+LEAST_CONFIDENCE: Final = 0.12
+"""Product of the probabilities of a draft's tokens, below which it ends."""
+
+
+class MtpDrafts:
+    """Source that owns the modules."""
+
+    name = "mtp"
+
+    def __init__(self, network: FeatureNetwork, store: HeadStore) -> None:
+        self._network, self._store = network, store
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> MtpDrafter:
+        """Return a drafter with the rows that an earlier text has left."""
+        return MtpDrafter(self._network, self._store, prompt_ids)
+
+
+class MtpDrafter:
+    """The modules on one request."""
+
+    def __init__(
+        self, network: FeatureNetwork, store: HeadStore, prompt_ids: Sequence[int]
+    ) -> None:
+        self._network = network
+        self._reader = Reader(network, store, prompt_ids)
+        self.layers = network.head.layers
+
+    @torch.inference_mode()
+    def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
+        """Take the streams of committed tokens."""
+        self._reader.observe(streams, start)
+
+    @torch.inference_mode()
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        """Return a chain with a token of each module, as long as they are sure enough."""
+        row = self._reader.read(token_ids) if max_tokens > 0 else None
+        if row is None:
+            return NOTHING
+        drafted: list[int] = []
+        confidence = 1.0
+        position = len(token_ids) - 2
+        for module in range(min(self._network.num_modules, max_tokens)):
+            if module:
+                row = self._step(module, drafted[-1], row, position)
+            probability, place = self._network.logits(row[None]).softmax(-1)[0].max(-1)
+            confidence *= float(probability)
+            if confidence < LEAST_CONFIDENCE:
+                break
+            drafted.append(int(self._network.head.draft_ids[place]))
+        return Draft.chain(drafted, MtpDrafts.name) if drafted else NOTHING
+
+    def close(self) -> None:
+        """Leave the rows to the next request."""
+        self._reader.close()
+
+    def _step(self, module: int, token_id: int, row: torch.Tensor, position: int) -> torch.Tensor:
+        cache = self._reader.caches[module]
+        committed = cache.length
+        cache.make_room(1)
+        made = self._network.run(
+            torch.tensor([token_id]),
+            row[None],
+            torch.tensor([position]),
+            cache.appending([position]),
+            module,
+        )
+        cache.truncate(min(committed, cache.length))
+        return made[0]

@@ -1,0 +1,1 @@
+"""Small networks beside a target, trained to guess how it goes on."""
