@@ -29,6 +29,7 @@ from specengine.errors import (
     ConfigError,
     EngineFailed,
     LoadError,
+    RequestError,
     RequestInvalid,
     SettingsInvalid,
     SpecEngineError,
@@ -41,9 +42,11 @@ from specengine.models.target import Target
 from specengine.models.targets import load_target
 from specengine.models.tokenizer import Tokenizer
 from specengine.protocol import CancelCause, Complete, EngineState
+from specengine.record import Record
 from specengine.sampling import Sampling
-from specengine.scheduler import Job, Key, Scheduler
+from specengine.scheduler import Job, Key, Outcome, Scheduler
 from specengine.settings import EngineSettings
+from specengine.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +73,19 @@ class Status:
     waiting: int = 0
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known of an engine once it has loaded; numbers are of the moment."""
+
+    precision: str
+    device: str
+    slots: tuple[tuple[int, bool], ...]
+    """Rows that each slot in use holds, and whether a request has it."""
+    kv_bytes: int
+    device_bytes: int
+    """Memory of the accelerator that torch has handed out; 0 on a CPU."""
+
+
 class _Closed(Exception):
     """Loading is broken off, because the engine is being closed."""
 
@@ -77,15 +93,23 @@ class _Closed(Exception):
 class Engine:
     """Models, scheduler and their thread."""
 
-    def __init__(self, settings: EngineSettings, on_status: Callable[[Status], None]) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        on_status: Callable[[Status], None],
+        on_end: Callable[[Record], None] = lambda record: None,
+    ) -> None:
         """Resolve names, so that a wrong one is refused before anything starts.
 
-        ``on_status`` is called on the engine's thread.
+        ``on_status`` and ``on_end``, which hears of each request that has ended, are called on the
+        engine's thread.
 
         Raises:  ConfigError.
         """
         self.settings = settings
         self._on_status = on_status
+        self._on_end = on_end
+        self.watch: Final = Watch(self._tell_what_is_off)
         self._registry: Registry = registry.load()
         self._entry = self._registry.resolve(settings.model or self._registry.default)
         self._known = recipes(self._draft_model)
@@ -123,6 +147,26 @@ class Engine:
         assert self._models is not None
         return self._models.prefixes
 
+    @property
+    def facts(self) -> Facts | None:
+        """Return what it runs with, or None before it has loaded; callable from any thread."""
+        models = self._models
+        if models is None:
+            return None
+        device = models.target.kv_shape.device
+        return Facts(
+            precision=models.target.precision,
+            device=str(device),
+            slots=tuple(models.prefixes.slots),
+            kv_bytes=models.prefixes.num_bytes,
+            device_bytes=torch.cuda.memory_allocated(device) if device.type == "cuda" else 0,
+        )
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return what a token writes; callable from any thread once a request has ended."""
+        assert self._models is not None
+        return self._models.tokenizer.token_bytes(token_id)
+
     def start(self) -> None:
         """Begin to load."""
         self._thread.start()
@@ -134,7 +178,7 @@ class Engine:
 
     def submit(self, job: Job) -> None:
         """Queue a request."""
-        self._commands.put(lambda: self._add(job))
+        self._commands.put(lambda: self._add(self._recorded(job)))
 
     def cancel(self, key: Key, cause: CancelCause) -> None:
         """End a request within one forward pass."""
@@ -192,6 +236,28 @@ class Engine:
         else:
             self._scheduler.add(job)
 
+    def _recorded(self, job: Job) -> Job:
+        """Return a job whose end is told to whoever counts, after whoever has asked."""
+
+        def done(outcome: Outcome) -> None:
+            job.on_done(outcome)
+            self.watch.note(outcome.counts.by_drafter)
+            self._on_end(Record.of(job, outcome))
+
+        def failed(error: RequestError) -> None:
+            job.on_failed(error)
+            self._on_end(Record.of(job, error))
+
+        return replace(job, on_done=done, on_failed=failed)
+
+    def _tell_what_is_off(self) -> None:
+        if self._status.state is EngineState.READY:
+            self._publish(EngineState.READY, 1.0, self._ready_detail())
+
+    def _ready_detail(self) -> str:
+        summary = self.watch.summary
+        return f"{self.model} is ready" + (f"; {summary}" if summary else "")
+
     def _shut_down(self) -> None:
         self._is_closing = True
         self._scheduler.cancel_all(CancelCause.SHUTDOWN)
@@ -243,7 +309,7 @@ class Engine:
             drafter,
             torch.get_num_threads(),
         )
-        self._publish(EngineState.READY, 1.0, f"{self.model} is ready")
+        self._publish(EngineState.READY, 1.0, self._ready_detail())
 
     def _load_model(self, entry: ModelEntry) -> tuple[Target, Tokenizer]:
         folder = ensure_model(entry, lambda done, what: self._progress(done * FETCH_SHARE, what))
@@ -312,7 +378,9 @@ class Engine:
         assert self._models is not None
         assert self._layout is not None
         limits = self._limits(message)
-        prompt = self._layout.lay_out(message.prefix, message.suffix, heal=message.heal)
+        prompt = self._layout.lay_out(
+            message.prefix, message.suffix, heal=message.heal, files=message.files
+        )
         source = self._request_source(message)
         sampling = self._sampling(message)
         return Session(
@@ -328,7 +396,9 @@ class Engine:
     def _request_source(self, message: Complete) -> DrafterSource:
         """Return the drafter a request names, if the engine has loaded what it needs."""
         try:
-            return self._source(message.drafter or self.settings.drafter)
+            if message.drafter:
+                return self._source(self.watch.allowed(resolve(message.drafter)))
+            return self._source(self.watch.usable(resolve(self.settings.drafter)))
         except ConfigError as error:
             raise RequestInvalid(error.what, hint=error.hint) from error
 
@@ -346,7 +416,10 @@ class Engine:
             raise RequestInvalid(
                 f"logprobs is {message.logprobs}; allowed are 0 to {MAX_LOGPROBS}."
             )
-        return Limits(message.max_tokens, self.settings.num_draft_tokens, message.stop)
+        most, wished = self.settings.num_draft_tokens, message.num_draft_tokens
+        if wished is not None and not 0 <= wished <= most:
+            raise RequestInvalid(f"num_draft_tokens is {wished}; allowed are 0 to {most}.")
+        return Limits(message.max_tokens, most if wished is None else wished, message.stop)
 
     def _target(self) -> Target:
         assert self._models is not None

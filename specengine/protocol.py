@@ -15,7 +15,7 @@ import msgspec
 
 from specengine.errors import ProtocolError
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 """Both sides must have the same; a difference ends the connection with a clear message."""
 
 MAX_FRAME_BYTES: Final = 8 * 2**20
@@ -123,6 +123,10 @@ class Complete(_Message, frozen=True, tag="complete"):
     """Overrides the engine's drafter for this request."""
     heal: bool = True
     """Step back to a safe token boundary before the cursor."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Other files, each a path and a text; used by models that have learnt to read them."""
+    num_draft_tokens: int | None = None
+    """Longest draft for this request, at most the engine's own; None is that."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):

@@ -19,7 +19,14 @@ import torch
 from specengine.decoding.session import Counts
 from specengine.errors import EngineBusy, InternalFault, RequestError
 from specengine.models.target import Rows
-from specengine.protocol import CancelCause, Complete, StopReason, TokenLogprobs
+from specengine.protocol import (
+    CancelCause,
+    Complete,
+    PhaseTimes,
+    StopReason,
+    TokenCounts,
+    TokenLogprobs,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +62,11 @@ class Running(Protocol):
     @property
     def written_ids(self) -> tuple[int, ...]:
         """Return the committed tokens after the prompt."""
+        ...
+
+    @property
+    def num_healed_bytes(self) -> int:
+        """Return how many of their bytes stand before the cursor already."""
         ...
 
     @property
@@ -104,6 +116,44 @@ class Outcome:
     total_ms: float
     logprobs: tuple[TokenLogprobs, ...] = ()
     alternatives: tuple[str, ...] = ()
+    num_healed_bytes: int = 0
+    """So many bytes of the tokens stand before the cursor, and are not in the text."""
+
+    @property
+    def tokens(self) -> TokenCounts:
+        """Return where its tokens went."""
+        counts = self.counts
+        return TokenCounts(
+            prompt=counts.reused + counts.prefilled,
+            reused=counts.reused,
+            prefilled=counts.prefilled,
+            drafted=counts.drafted,
+            accepted=counts.accepted,
+            emitted=len(self.token_ids),
+        )
+
+    @property
+    def ms(self) -> PhaseTimes:
+        """Return where its time went."""
+        counts = self.counts
+        return PhaseTimes(
+            queue=self.queue_ms,
+            prefill=counts.prefill_ms,
+            draft=counts.draft_ms,
+            verify=counts.verify_ms,
+            total=self.total_ms,
+        )
+
+    @property
+    def line(self) -> str:
+        """Return it in one line for the log, without any text."""
+        tokens = self.tokens
+        return (
+            f"{self.cause or self.stop_reason}, {tokens.prompt} prompt tokens of which "
+            f"{tokens.reused} reused, {tokens.emitted} written in {self.counts.steps} steps, "
+            f"{tokens.drafted} drafted, {tokens.accepted} accepted, "
+            f"{self.queue_ms:.0f} ms waiting, {self.total_ms:.0f} ms in all"
+        )
 
 
 @dataclass
@@ -313,6 +363,7 @@ class Scheduler:
             total_ms=(now - job.received_at) * 1000,
             logprobs=() if session is None else session.logprobs,
             alternatives=() if session is None else session.alternatives,
+            num_healed_bytes=0 if session is None else session.num_healed_bytes,
         )
 
     def _fail(self, job: Job, error: RequestError) -> None:

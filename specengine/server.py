@@ -33,10 +33,8 @@ from specengine.protocol import (
     EngineStatus,
     Failed,
     Hello,
-    PhaseTimes,
     StatusQuery,
     Stop,
-    TokenCounts,
 )
 from specengine.scheduler import Job, Key, Outcome
 
@@ -155,7 +153,8 @@ class Server:
     def _submit(self, connection: Connection, message: Complete) -> None:
         if message.request in connection.open_requests:
             raise ProtocolError(f"request {message.request} is open already.")
-        if max(len(message.prefix), len(message.suffix)) > protocol.MAX_TEXT_CHARS:
+        files = (text for file in message.files for text in file)
+        if max(map(len, (message.prefix, message.suffix, *files))) > protocol.MAX_TEXT_CHARS:
             error = RequestInvalid(f"a text is longer than {protocol.MAX_TEXT_CHARS} characters.")
             connection.send(_failed(message.request, error))
             return
@@ -204,21 +203,7 @@ class Server:
         )
 
     def _done(self, message: Complete, outcome: Outcome) -> Done:
-        counts = outcome.counts
-        logger.info(
-            "request %d: %s, %d prompt tokens of which %d reused, %d written in %d steps, "
-            "%d drafted, %d accepted, %.0f ms waiting, %.0f ms in all",
-            message.request,
-            outcome.cause or outcome.stop_reason,
-            counts.reused + counts.prefilled,
-            counts.reused,
-            len(outcome.token_ids),
-            counts.steps,
-            counts.drafted,
-            counts.accepted,
-            outcome.queue_ms,
-            outcome.total_ms,
-        )
+        logger.info("request %d: %s", message.request, outcome.line)
         return Done(
             request=message.request,
             text=outcome.text,
@@ -227,22 +212,9 @@ class Server:
             cause=outcome.cause,
             model=self._engine.model,
             drafter=outcome.drafter or self._engine.status.drafter,
-            steps=counts.steps,
-            tokens=TokenCounts(
-                prompt=counts.reused + counts.prefilled,
-                reused=counts.reused,
-                prefilled=counts.prefilled,
-                drafted=counts.drafted,
-                accepted=counts.accepted,
-                emitted=len(outcome.token_ids),
-            ),
-            ms=PhaseTimes(
-                queue=outcome.queue_ms,
-                prefill=counts.prefill_ms,
-                draft=counts.draft_ms,
-                verify=counts.verify_ms,
-                total=outcome.total_ms,
-            ),
+            steps=outcome.counts.steps,
+            tokens=outcome.tokens,
+            ms=outcome.ms,
             logprobs=outcome.logprobs,
             alternatives=outcome.alternatives,
         )

@@ -47,6 +47,11 @@ class PrefixCache:
         return self.num_leased < self._num_slots
 
     @property
+    def slots(self) -> list[tuple[int, bool]]:
+        """Return for each slot how many rows it holds, and whether a request has it."""
+        return [(slot.cache.length, slot.is_leased) for slot in list(self._slots)]
+
+    @property
     def num_bytes(self) -> int:
         """Return the memory that all slots take."""
         return sum(slot.cache.num_bytes for slot in self._slots)

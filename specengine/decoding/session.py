@@ -46,6 +46,30 @@ class Limits:
 
 
 @dataclass
+class Drafting:
+    """What came of the drafts of one drafter, or of passes without a draft."""
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_at: list[int] = field(default_factory=list[int])
+    """Accepted tokens by their place in the draft."""
+    timed_tokens: int = 0
+    """Tokens of the passes that the times below are of: all but those that read a prompt too."""
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+
+    def note(self, num_drafted: int, num_accepted: int) -> None:
+        """Count one draft."""
+        self.drafts += 1
+        self.drafted += num_drafted
+        self.accepted += num_accepted
+        self.accepted_at += [0] * (num_accepted - len(self.accepted_at))
+        for at in range(num_accepted):
+            self.accepted_at[at] += 1
+
+
+@dataclass
 class Counts:
     """Tokens and times of one request, as they stand."""
 
@@ -57,6 +81,8 @@ class Counts:
     prefill_ms: float = 0.0
     draft_ms: float = 0.0
     verify_ms: float = 0.0
+    by_drafter: dict[str, Drafting] = field(default_factory=dict[str, Drafting])
+    """By the name in each draft; empty for passes that had none."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +131,8 @@ class Session:
         self._prepared_at = 0.0
         self._reads_prompt = False
         """Whether that pass reads the last tokens of the prompt too."""
+        self._told_draft_ms = 0.0
+        """As much of the time for drafting as is told by drafter."""
         self._num_written = 0
         self._is_closed = False
         self._has_drafter_failed = False
@@ -113,6 +141,11 @@ class Session:
     def written_ids(self) -> tuple[int, ...]:
         """Return the committed tokens after the prompt, healed ones first."""
         return tuple(self._token_ids[len(self.prompt.token_ids) :])
+
+    @property
+    def num_healed_bytes(self) -> int:
+        """Return how many bytes of those tokens stand before the cursor already."""
+        return len(self.prompt.forced.remaining)
 
     @property
     def alternatives(self) -> tuple[str, ...]:
@@ -167,14 +200,16 @@ class Session:
         verdict = self._verify(logits, draft)
         self._show(num_before, draft, verdict.accepted)
         loop.commit(slot.cache, self._token_ids, draft, verdict)
+        took_ms = self._ms_since(self._prepared_at)
         if self._reads_prompt:
-            self.counts.prefill_ms += self._ms_since(self._prepared_at)
+            self.counts.prefill_ms += took_ms
         else:
-            self.counts.verify_ms += self._ms_since(self._prepared_at)
+            self.counts.verify_ms += took_ms
         self.counts.steps += 1
         if draft.drafter != HEALING:
             self.counts.drafted += len(draft)
             self.counts.accepted += len(verdict.accepted)
+            self._tell_drafting(draft, len(verdict.accepted), took_ms)
         return self._commit(num_before)
 
     def advance(self) -> str:
@@ -257,6 +292,16 @@ class Session:
         if self.num_logprobs is not None:
             self._note_logprobs(logits, draft, verdict)
         return verdict
+
+    def _tell_drafting(self, draft: Draft, num_accepted: int, took_ms: float) -> None:
+        told = self.counts.by_drafter.setdefault(draft.drafter, Drafting())
+        if len(draft):
+            told.note(len(draft), num_accepted)
+        if not self._reads_prompt:
+            told.timed_tokens += num_accepted + 1
+            told.draft_ms += self.counts.draft_ms - self._told_draft_ms
+            told.verify_ms += took_ms
+        self._told_draft_ms = self.counts.draft_ms
 
     def _note_logprobs(self, logits: torch.Tensor, draft: Draft, verdict: Verdict) -> None:
         assert self.num_logprobs is not None

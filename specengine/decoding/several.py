@@ -47,6 +47,11 @@ class Several:
         return self._first.written_ids
 
     @property
+    def num_healed_bytes(self) -> int:
+        """Return that of the first."""
+        return self._first.num_healed_bytes
+
+    @property
     def logprobs(self) -> tuple[TokenLogprobs, ...]:
         """Return those of the first."""
         return self._first.logprobs

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from specengine import engine as engine_module
-from specengine.cache.kv_cache import KVCache
 from specengine.engine import Engine, Status
 from specengine.errors import (
     EngineFailed,
@@ -25,8 +24,9 @@ from specengine.errors import (
 )
 from specengine.models.decoder import Decoder
 from specengine.models.integer import IntegerDecoder
-from specengine.models.target import Rows, Tree
+from specengine.models.target import Rows
 from specengine.protocol import CancelCause, Complete, EngineState, SamplingOptions, StopReason
+from specengine.record import Record
 from specengine.scheduler import Job, Key, Outcome
 from specengine.settings import EngineSettings
 from tests.specengine.tiny import load_decoder, save_tiny_model, tiny_architecture
@@ -261,6 +261,8 @@ def test_every_drafter_gives_the_text_of_none(
         {"logprobs": 21},
         {"n": 0},
         {"n": 9},
+        {"num_draft_tokens": -1},
+        {"num_draft_tokens": 8},
         {"n": 2},
         {"drafter": "guess"},
         {"drafter": "draft_model"},
@@ -308,13 +310,11 @@ class GatedDecoder(Decoder):
         self.passes: list[list[int]] = []
         """First tokens of each pass."""
 
-    def forward(
-        self, token_ids: list[int], cache: KVCache, *, num_logits: int, tree: Tree | None = None
-    ) -> torch.Tensor:
-        self.passes.append(token_ids[:2])
+    def forward_batch(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
+        self.passes += [part.token_ids[:2] for part in parts]
         self.entered.release()
         assert self.gate.acquire(timeout=WAIT_S)
-        return super().forward(token_ids, cache, num_logits=num_logits, tree=tree)
+        return super().forward_batch(parts)
 
 
 @pytest.fixture
@@ -494,3 +494,45 @@ def test_a_stop_in_the_middle_of_several_ends_all(engine: Engine) -> None:
     client.cancel(client.last_request)
     assert answer.result(WAIT_S).stop_reason is StopReason.CANCELLED
     assert client.ask(LONG_PREFIX, sampling=sampling).stop_reason is StopReason.LENGTH
+
+
+def test_a_request_may_ask_for_shorter_drafts(engine: Engine) -> None:
+    client = Client(engine)
+    long = client.ask(LONG_PREFIX, max_tokens=40)
+    short = client.ask(LONG_PREFIX, max_tokens=40, num_draft_tokens=1)
+    none = client.ask(LONG_PREFIX, max_tokens=40, num_draft_tokens=0)
+    assert long.text == short.text == none.text
+    assert long.counts.drafted > short.counts.drafted > none.counts.drafted == 0
+
+
+def test_each_end_is_recorded_after_it_is_answered(settings: EngineSettings) -> None:
+    records: list[Record] = []
+    engine = Engine(settings, lambda status: None, records.append)
+    engine.start()
+    client = Client(engine, number=7)
+    outcome = client.ask("def f", max_tokens=5)
+    with pytest.raises(RequestInvalid):
+        client.ask("x", max_tokens=0)
+    engine.close()
+    first, second = records
+    assert (first.client, first.result, first.tokens) == (7, "length", outcome.tokens)
+    assert first.by_drafter == outcome.counts.by_drafter
+    assert second.result == "request_invalid"
+    assert "def f" not in repr(first)
+
+
+def test_a_drafter_that_is_off_is_not_used_unless_a_request_names_it(
+    settings: EngineSettings,
+) -> None:
+    statuses: list[Status] = []
+    engine = Engine(settings, statuses.append)
+    engine.start()
+    client = Client(engine)
+    assert client.ask(LONG_PREFIX).drafter == "suffix"
+    engine.watch.switch_off("drafter", "suffix", "2.0 ms a token, 1.0 ms without", pause_s=60)
+    assert client.ask(LONG_PREFIX).drafter == "none"
+    assert client.ask(LONG_PREFIX, drafter="suffix").drafter == "suffix"
+    engine.watch.switch_off("drafter", "suffix", "it failed")
+    assert client.ask(LONG_PREFIX, drafter="suffix").drafter == "none"
+    engine.close()
+    assert statuses[-1].detail.endswith("is ready; drafter suffix is off: it failed")

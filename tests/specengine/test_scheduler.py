@@ -30,6 +30,7 @@ class FakeSession:
     drafter_name: str = "fake"
     logprobs: tuple[TokenLogprobs, ...] = ()
     alternatives: tuple[str, ...] = ()
+    num_healed_bytes: int = 0
     rows: int = 4
 
     @property

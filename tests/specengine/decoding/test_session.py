@@ -440,3 +440,26 @@ def test_without_a_wish_no_logprobs_are_noted() -> None:
     session = new_session(new_models(), max_tokens=5)
     run(session)
     assert session.logprobs == ()
+
+
+def test_what_came_of_drafts_is_told_by_drafter_and_place() -> None:
+    plain = new_session(new_models(), max_tokens=30)
+    run(plain)
+    right = plain_text(plain)
+    oracle = ScriptedDrafts(adversaries.oracle(right), "oracle")
+    session = new_session(new_models(), oracle, max_tokens=30)
+    run(session)
+    told = session.counts.by_drafter["oracle"]
+    assert (told.drafted, told.accepted) == (session.counts.drafted, session.counts.accepted)
+    assert sum(told.accepted_at) == told.accepted
+    assert told.accepted_at == sorted(told.accepted_at, reverse=True)
+    assert told.timed_tokens >= told.accepted - told.accepted_at[0]
+
+
+def test_passes_without_a_draft_are_told_too() -> None:
+    session = new_session(new_models(), max_tokens=30)
+    run(session)
+    (told,) = session.counts.by_drafter.values()
+    assert (told.drafts, told.drafted, told.accepted_at) == (0, 0, [])
+    assert 0 < told.timed_tokens <= session.counts.steps
+    assert told.verify_ms == pytest.approx(session.counts.verify_ms)
