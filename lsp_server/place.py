@@ -23,3 +23,5 @@ class Place:
     """The end of the text above the cursor's line, from where a definition begins."""
     grammar: Grammar | None = None
     """Of the document's language, where there is one."""
+    indent: str = ""
+    """One step of the document's indentation, where that is known."""

@@ -1,6 +1,7 @@
 """Named rules that turn what a model wrote into what an editor shows.
 
-Each rule takes a text and the place it goes to, and returns the text shortened; none lengthens it.
+Each rule takes a text and the place it goes to, and returns the text shortened; none writes
+anything, but for ``match_indentation``, which changes tabs and spaces at the beginning of lines.
 Text is LF throughout; ``with_line_ends`` restores what the document uses. Pure functions.
 """
 
@@ -10,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from lsp_server.indentation import spaces_of, with_unit
 from lsp_server.place import Place
 from lsp_server.stop_rules import LINE_RULES, STOP_RULES, Rule, is_decided, opening_len
 
@@ -32,6 +34,18 @@ _MEANINGLESS: Final = re.compile(r"[\s#/*.\-_=<>!~\\]*")
 def drop_opening_fence(text: str, place: Place) -> str:
     """Drop a fence around all of the text; the one that closes it is where the text ends."""
     return text[opening_len(text, place) :]
+
+
+def match_indentation(text: str, place: Place) -> str:
+    """Indent with tabs or spaces as the document does."""
+    lines = text.split("\n")
+    # The first line goes on with one that the document has indented already.
+    first = 0 if not place.before.strip() else 1
+    if not place.indent or place.is_prose or len(lines) <= first:
+        return text
+    num_spaces = spaces_of(lines[first:])
+    matched = [with_unit(line, place.indent, num_spaces) for line in lines[first:]]
+    return "\n".join([*lines[:first], *matched])
 
 
 def end_at_next_line(text: str, place: Place) -> str:
@@ -95,6 +109,7 @@ def drop_meaningless(text: str, place: Place) -> str:
 RULES: Final[tuple[Rule, ...]] = (
     drop_opening_fence,
     *STOP_RULES,
+    match_indentation,
     end_at_next_line,
     drop_duplicate_of_next_line,
     drop_closers_below,

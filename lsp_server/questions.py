@@ -13,6 +13,7 @@ import msgspec
 
 from lsp_server.block import Scope, Site, find_site
 from lsp_server.documents import Snapshot
+from lsp_server.indentation import find_unit
 from lsp_server.place import Place
 from lsp_server.postprocess import num_covered, to_lf, with_line_ends
 from lsp_server.prompt import Prompt
@@ -44,13 +45,15 @@ def place_of(snapshot: Snapshot) -> Place:
     grammar = grammar_of(snapshot.language)
     above_start = max(0, snapshot.line_start - 2 * SCAN_CHARS)  # twice: CR LF becomes one
     above = to_lf(snapshot.text[above_start : snapshot.line_start])[-SCAN_CHARS:]
+    window = window_above(above, grammar)
     return Place(
         snapshot.before,
         snapshot.rest[:_REST_CHARS],
         tuple(next_lines),
         is_prose,
-        window_above(above, grammar),
+        window,
         grammar,
+        find_unit([*reversed(next_lines), *window.split("\n"), snapshot.before + "."]),
     )
 
 
@@ -120,8 +123,10 @@ def plan_behind(
         line_start=snapshot.cursor + last_line if last_line else snapshot.line_start,
         line_end=snapshot.line_end + len(inserted),
     )
+    if is_ended and accepted.rest.strip():
+        return None  # only brackets follow, which stand there already
     place = place_of(accepted)
-    forced = "\n" if is_ended and not accepted.rest.strip() else ""
+    forced = "\n" if is_ended else ""
     site = site_of(accepted, place, forced)
     behind = replace(prompt, prefix=prompt.prefix + shown)
     return RunPlan(behind, snapshot.cursor, forced, site, place, known=shown)

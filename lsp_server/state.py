@@ -141,6 +141,7 @@ class State:
     async def shut_down(self) -> None:
         """End all runs and the connection; the engine stays."""
         for opened in self.documents.values():
+            opened.session.drop_ahead()
             opened.session.drop_run(CancelCause.DISCONNECT)
         if self.link is not None:
             await self.link.close()

@@ -13,6 +13,7 @@ from lsp_server.postprocess import (
     drop_opening_fence,
     drop_overlap_with_rest,
     end_at_next_line,
+    match_indentation,
     num_covered,
     postprocess,
     stream_end,
@@ -52,6 +53,36 @@ def test_fence_around_the_text_is_dropped(before: str, text: str, expected: str)
 )
 def test_text_ends_at_the_line_below(before: str, text: str, next_line: str, expected: str):
     assert expected == end_at_next_line(text, place(before, "", next_line))
+
+
+@pytest.mark.parametrize(
+    ("before", "indent", "text", "expected"),
+    [
+        ("func f() {", "\t", "\n    a()\n    if b {\n        c()", "\n\ta()\n\tif b {\n\t\tc()"),
+        ("\t", "\t", "a()\n    b()", "a()\n\tb()"),
+        ("\t", "\t", "a {\n  b()\n", "a {\n\tb()\n"),
+        ("    ", "    ", "if b:\n\t\tc()", "if b:\n        c()"),
+        ("x = ", "\t", "    1", "    1"),
+        ("    ", "    ", "   odd()\n   odd()", "   odd()\n   odd()"),
+        ("\t", "", "a()\n    b()", "a()\n    b()"),
+    ],
+    ids=[
+        "spaces become tabs",
+        "the first line goes on with one that is indented",
+        "two spaces become a tab",
+        "tabs become spaces",
+        "white space inside a line stays",
+        "an odd depth is not repaired",
+        "an unknown document is left alone",
+    ],
+)
+def test_text_is_indented_as_its_document(before: str, indent: str, text: str, expected: str):
+    assert match_indentation(text, Place(before, "", (), indent=indent)) == expected
+
+
+def test_copy_of_the_line_below_is_known_with_other_white_space():
+    where = Place("\t", "", ("\tb()",), indent="\t")
+    assert postprocess("a()\n    b()\n    c()", where).text == "a()"
 
 
 def test_cut_copy_of_the_line_below_is_dropped():

@@ -12,7 +12,7 @@ import pytest
 from lsp_server.block import Scope, Site
 from lsp_server.documents import Edit
 from lsp_server.place import Place
-from lsp_server.prompt import Prompt
+from lsp_server.prompt import Budget, Prompt
 from lsp_server.syntax import grammar_of
 from lsp_server.typed import Typed
 from lsp_server.typing_session import (
@@ -385,5 +385,222 @@ def test_pause_ends_early_when_superseded(tmp_path: Path):
         await asyncio.sleep(0)
         stage.session.begin()
         assert not await pause
+
+    play(tmp_path, scene)
+
+
+def test_prompt_is_made_once_while_the_user_types(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        made: list[Prompt] = []
+
+        def build() -> Prompt:
+            made.append(PROMPT)
+            return PROMPT
+
+        session, budget = stage.session, Budget(1000, 100)
+        assert session.prompt_at(CURSOR, budget, build) == PROMPT
+        session.take_edits([typed("f()")])
+        session.take_edits([Edit(CURSOR + 1, CURSOR + 3, "oo()")])
+        assert session.prompt_at(CURSOR + 5, budget, build).prefix == PROMPT.prefix + "foo()"
+        assert len(made) == 1
+        session.prompt_at(CURSOR, budget, build)
+        assert len(made) == 2, "the cursor jumped"
+        session.take_edits([Edit(0, 0, "import os\n")])
+        session.prompt_at(CURSOR, budget, build)
+        assert len(made) == 3, "text elsewhere changed"
+
+    play(tmp_path, scene)
+
+
+def test_what_was_shown_comes_back_as_it_was(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        request.answer("return a )")
+        await run.settled
+        stage.session.note_shown(PROMPT, "return a")
+        assert stage.cached(PROMPT) == "return a"
+        assert stage.cached(Prompt(PROMPT.prefix + "ret", "")) == "urn a"
+        assert stage.cached(Prompt(PROMPT.prefix + "retx", "")) is None
+
+    play(tmp_path, scene)
+
+
+SHOWN = "return f(x)"
+BEHIND = replace(PLAN, known=SHOWN, forced="\n", prompt=Prompt(PROMPT.prefix + SHOWN, ""))
+
+
+class Ahead:
+    """A session that shows a suggestion and may go on behind it."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.session = stage, stage.session
+        self.ends: list[bool] = []
+        self.num_asked = 0
+
+    def show(self) -> None:
+        self.session.note_shown(PROMPT, SHOWN)
+        self.session.look_ahead(
+            Lookahead(SHOWN, self.ask, lambda _, is_wanted: self.ends.append(is_wanted), Typed(10))
+        )
+
+    def ask(self) -> Question:
+        self.num_asked += 1
+        return self.stage.question(BEHIND)
+
+    async def begin(self) -> FakeRequest:
+        assert self.stage.timer.fire() == AHEAD_DELAY_S
+        return await self.stage.engine.next_request()
+
+
+def test_shown_suggestion_is_gone_on_from_and_there_when_accepted(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ahead = Ahead(stage)
+        ahead.show()
+        request = await ahead.begin()
+        assert request.message.prefix == BEHIND.prompt.prefix
+        request.answer("\n    g()\n")
+        while stage.cached(BEHIND.prompt) is None:  # noqa: ASYNC110  # a run tells nobody of its end
+            await asyncio.sleep(0)
+        stage.session.take_edits([typed(SHOWN)])
+        stage.session.begin()
+        assert stage.session.adopt(CURSOR + len(SHOWN), "") is None
+        found = stage.session.find_cached(BEHIND.prompt)
+        assert found is not None
+        assert found.is_ahead
+        assert ahead.ends == [True]
+        assert ahead.num_asked == 1
+
+    play(tmp_path, scene)
+
+
+def test_run_that_looks_ahead_is_adopted_when_the_suggestion_is_accepted(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ahead = Ahead(stage)
+        ahead.show()
+        request = await ahead.begin()
+        stage.session.take_edits([typed("return f(")])
+        stage.session.begin()
+        assert stage.session.adopt(CURSOR + 9, "") is None, "what is shown is not longer yet"
+        stage.session.take_edits([Edit(CURSOR + 9, CURSOR + 9, "x)")])
+        stage.session.begin()
+        run = stage.session.adopt(CURSOR + len(SHOWN), "")
+        assert run is not None
+        request.write("    g()")
+        await stage.wait_text(run, SHOWN + "\n    g()")
+        assert run.remaining == "\n    g()"
+        assert ahead.ends == [True]
+        request.finish()
+        await run.settled
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    "disagree",
+    [
+        lambda session: session.take_edits([typed("x")]),
+        lambda session: session.take_edits([Edit(0, 0, "x")]),
+        lambda session: session.adopt(3, ""),
+        lambda session: session.drop_ahead(),
+        lambda session: session.close(),
+    ],
+    ids=["another key", "an edit elsewhere", "the cursor jumps", "another request", "closed"],
+)
+def test_looking_ahead_ends_when_anything_disagrees(
+    tmp_path: Path, disagree: Callable[[TypingSession], object]
+):
+    async def scene(stage: Stage) -> None:
+        ahead = Ahead(stage)
+        ahead.show()
+        request = await ahead.begin()
+        disagree(stage.session)
+        assert await request.cancelled is CancelCause.SUPERSEDED
+        assert ahead.ends == [False]
+        assert stage.cached(BEHIND.prompt) is None
+
+    play(tmp_path, scene)
+
+
+def test_real_request_ends_looking_ahead_first(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ahead = Ahead(stage)
+        ahead.show()
+        request = await ahead.begin()
+        run, real = await stage.start()
+        assert await request.cancelled is CancelCause.SUPERSEDED
+        real.finish()
+        await run.settled
+
+    play(tmp_path, scene)
+
+
+def test_nothing_is_asked_ahead_while_anything_else_goes_on(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ahead = Ahead(stage)
+        run, request = await stage.start()
+        ahead.show()
+        assert stage.timer.fire() == AHEAD_DELAY_S
+        assert ahead.num_asked == 0, "a run is at work"
+        request.answer("return 1")
+        await run.finished
+        ticket = stage.session.begin()
+        assert stage.timer.fire() == AHEAD_DELAY_S
+        assert ahead.num_asked == 0, "a request waits"
+        stage.session.end(ticket, is_cancelled=False)
+        (await ahead.begin()).finish()
+        assert ahead.num_asked == 1
+
+    play(tmp_path, scene)
+
+
+def test_typing_along_puts_looking_ahead_off(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ahead = Ahead(stage)
+        ahead.show()
+        stage.session.take_edits([typed("re")])
+        request = await ahead.begin()
+        stage.session.take_edits([Edit(CURSOR + 2, CURSOR + 2, "turn")])
+        assert not request.cancelled.done()
+        stage.session.take_edits([Edit(CURSOR + 6, CURSOR + 6, "!")])
+        assert await request.cancelled is CancelCause.SUPERSEDED
+
+    play(tmp_path, scene)
+
+
+def test_suggestion_typed_to_its_end_before_anything_was_asked_leaves_nothing_to_do(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ahead = Ahead(stage)
+        ahead.show()
+        stage.session.take_edits([typed(SHOWN)])
+        assert not stage.timer.pending
+        assert ahead.ends == []
+
+    play(tmp_path, scene)
+
+
+def test_same_suggestion_shown_again_is_not_asked_behind_twice(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ahead = Ahead(stage)
+        ahead.show()
+        request = await ahead.begin()
+        ahead.show()
+        assert not stage.timer.pending
+        assert not request.cancelled.done()
+        request.finish()
+
+    play(tmp_path, scene)
+
+
+def test_alternatives_end_with_their_request(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        ticket = stage.session.begin()
+        stage.session.start_alternative(stage.question())
+        request = await stage.engine.next_request()
+        stage.session.end(ticket, is_cancelled=False)
+        assert await request.cancelled is CancelCause.SUPERSEDED
+        stage.session.start_alternative(stage.question())
+        request = await stage.engine.next_request()
+        stage.session.take_edits([typed("x")])
+        assert await request.cancelled is CancelCause.SUPERSEDED
 
     play(tmp_path, scene)
