@@ -127,6 +127,8 @@ class Complete(_Message, frozen=True, tag="complete"):
     """Other files, each a path and a text; used by models that have learnt to read them."""
     num_draft_tokens: int | None = None
     """Longest draft for this request, at most the engine's own; None is that."""
+    is_ahead: bool = False
+    """Nobody waits for it yet: it begins when nothing else runs, and any other request ends it."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):
