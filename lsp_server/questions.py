@@ -79,6 +79,7 @@ def make_question(
         suffix=plan.prompt.suffix,
         max_tokens=max_tokens.get(plan.site.scope, completion.max_tokens),
         sampling=SamplingOptions(temperature=completion.temperature, seed=completion.seed),
+        is_ahead=bool(plan.known),
     )
     return Question(client, message, plan)
 

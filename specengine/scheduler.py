@@ -220,10 +220,14 @@ class Scheduler:
         return len(self._running)
 
     def add(self, job: Job) -> None:
-        """Take a request in; older ones of the same client and document end as superseded."""
+        """Take a request in; older ones of the same client and document end as superseded.
+
+        So do those that look ahead, whoever's they are, unless it looks ahead itself.
+        """
         for old in self._jobs():
             is_same = old.message.document == job.message.document
-            if old.key.client == job.key.client and is_same:
+            is_in_the_way = old.message.is_ahead and not job.message.is_ahead
+            if is_in_the_way or (old.key.client == job.key.client and is_same):
                 self._cancel(old, CancelCause.SUPERSEDED)
         if len(self._waiting) >= self._max_waiting:
             self._tell(job.on_failed, EngineBusy(f"{self._max_waiting} requests wait already."))
@@ -281,8 +285,8 @@ class Scheduler:
 
     def _admit(self) -> None:
         num_new = 0
-        while self._waiting and len(self._running) < self._max_running:
-            job = self._waiting.pop()
+        while len(self._running) < self._max_running and (job := self._next_waiting()) is not None:
+            self._waiting.remove(job)
             # In front of those that run, behind those that are newer.
             self._running.insert(num_new, job)
             num_new += 1
@@ -295,6 +299,13 @@ class Scheduler:
             except Exception:
                 self._fault(job)
                 num_new -= 1
+
+    def _next_waiting(self) -> Job | None:
+        """Return the newest that is waited for; else, if nothing runs, one that looks ahead."""
+        for job in reversed(self._waiting):
+            if not job.message.is_ahead:
+                return job
+        return self._waiting[-1] if self._waiting and not self._running else None
 
     def _advance(self, jobs: Sequence[Job]) -> None:
         prepared = [(job, rows) for job in jobs if (rows := self._prepare(job)) is not None]

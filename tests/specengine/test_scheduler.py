@@ -122,6 +122,7 @@ class Desk:
         max_tokens: int = 3,
         prefix: str = "",
         seed: int = 0,
+        is_ahead: bool = False,
     ) -> None:
         message = Complete(
             request=request,
@@ -129,6 +130,7 @@ class Desk:
             prefix=prefix,
             max_tokens=max_tokens,
             sampling=SamplingOptions(seed=seed),
+            is_ahead=is_ahead,
         )
 
         def on_text(text: str) -> None:
@@ -166,6 +168,39 @@ def test_a_request_runs_to_its_end() -> None:
     assert (outcome.text, outcome.stop_reason, outcome.cause) == ("xxx.", StopReason.LENGTH, None)
     assert outcome.token_ids == (0, 1, 2)
     assert desk.texts[1] == outcome.text
+    desk.check_all_closed()
+
+
+def test_a_request_that_looks_ahead_runs_when_nothing_else_does() -> None:
+    desk = Desk(max_running=2)
+    desk.add(1, max_tokens=2)
+    desk.add(2, is_ahead=True, max_tokens=2)
+    desk.run()
+    assert desk.journal == [1, 1, 2, 2]
+    assert desk.done[2].stop_reason is StopReason.LENGTH
+
+
+def test_a_request_that_looks_ahead_delays_nobody_who_waits() -> None:
+    desk = Desk(max_running=1)
+    desk.add(1, max_tokens=2)
+    desk.scheduler.run_once()
+    desk.add(2, max_tokens=1)
+    desk.add(3, is_ahead=True, max_tokens=1)
+    desk.run()
+    assert desk.journal == [1, 1, 2, 3]
+
+
+def test_any_other_request_ends_those_that_look_ahead() -> None:
+    """Whoever's they are: the pass that it would share could be a longer one."""
+    desk = Desk(max_running=2)
+    desk.add(1, is_ahead=True, max_tokens=9, client=1)
+    desk.scheduler.run_once()
+    desk.add(2, is_ahead=True, client=2)
+    assert not desk.answered
+    desk.add(3, client=3)
+    assert [desk.done[one].cause for one in (1, 2)] == [CancelCause.SUPERSEDED] * 2
+    desk.run()
+    assert desk.journal == [1, 3, 3, 3]
     desk.check_all_closed()
 
 

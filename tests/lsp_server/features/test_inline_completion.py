@@ -500,6 +500,7 @@ def test_next_suggestion_is_there_when_the_shown_one_is_accepted(tmp_path: Path)
         session = stage.state.documents[URI].session
         ahead = await stage.engine.next_request()
         assert ahead.message.prefix == "def f():\n    a()\n"
+        assert ahead.message.is_ahead
         ahead.answer("    b()\n\n\nc")
         while session.find_cached(Prompt("def f():\n    a()", "")) is None:  # noqa: ASYNC110
             await asyncio.sleep(0)  # a run tells nobody of its end
