@@ -81,6 +81,8 @@ class TraceRecord(msgspec.Struct):
     ms: Milliseconds = msgspec.field(default_factory=Milliseconds)
     tokens: TokenCounts = msgspec.field(default_factory=TokenCounts)
     steps: int = 0
+    late_steps: int = 0
+    """Of these, passes at most that ended when nobody wanted them any more."""
     upstream: dict[str, float] = msgspec.field(default_factory=dict[str, float])
     """What a server upstream counts of its own speculation, for all its users, by vLLM's names."""
 

@@ -93,6 +93,8 @@ class Run:
         """The user typed something else, or the engine ended it: its text is void."""
         self.is_complete = False
         """What was asked for is all there: a block or a statement has ended by itself."""
+        self.late_steps = 0
+        """Passes that the engine has made after the text was final, known when it has finished."""
         self.owner = 0
         """Number of the LSP request that counts its tokens: the last one that it answers."""
         self._client = question.client
@@ -100,6 +102,7 @@ class Run:
         self._typed = Typed(plan.cursor)
         self._finder = EndFinder(plan.site)
         self._is_ended = False
+        self._num_chunks = 0
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="engine-run")
 
     @property
@@ -188,6 +191,7 @@ class Run:
     def _take(self, chunk: Chunk) -> None:
         if not self.is_running:
             return
+        self._num_chunks += 1
         self.text += to_lf(chunk.text)
         if (end := self._end()) is not None:
             self.text = self.text[:end]
@@ -201,6 +205,8 @@ class Run:
 
     def _take_done(self, done: Done) -> None:
         if not self.is_running:
+            # A pass that writes nothing visible sends no chunk, so this is the most there can be.
+            self.late_steps = max(0, done.steps - self._num_chunks)
             return
         if done.stop_reason is StopReason.CANCELLED:
             self.is_refuted = True

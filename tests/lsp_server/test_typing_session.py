@@ -202,6 +202,21 @@ def test_other_edits_end_the_run_at_once(tmp_path: Path, edits: list[Edit]):
     play(tmp_path, scene)
 
 
+def test_passes_after_the_end_are_counted(tmp_path: Path):
+    """The engine of this test says that it has made three."""
+
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start()
+        request.write("return")
+        await stage.wait_text(run, "return")
+        stage.session.take_edits([typed("x")])
+        await request.cancelled
+        await run.finished
+        assert run.late_steps == 2
+
+    play(tmp_path, scene)
+
+
 def test_typed_ahead_of_the_run_is_tested_when_text_comes(tmp_path: Path):
     async def scene(stage: Stage) -> None:
         run, request = await stage.start()
