@@ -121,6 +121,7 @@ class _Request:
             done = finished.result()
             if done is not None and run.owner == record.request:
                 record.take_engine_part(done)
+                record.late_steps = run.late_steps
             self.state.trace.write(record)
 
         # The answer leaves when the text is final; the engine's last frame may come a pass later.
@@ -374,6 +375,7 @@ def write_ahead_record(state: State, record: TraceRecord, run: Run, is_wanted: b
         done = finished.result()
         if done is not None and run.owner == 0:
             record.take_engine_part(done)
+            record.late_steps = run.late_steps
             record.ms.total = done.ms.total
         state.trace.write(record)
 
