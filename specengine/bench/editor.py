@@ -105,6 +105,11 @@ class Editor:
         """Insert text at the cursor, as one change."""
         self._change(self.cursor, text)
 
+    def type_pair(self, opener: str, closer: str) -> None:
+        """Insert an opener with what closes it, and leave the cursor between, as editors do."""
+        self._change(self.cursor, opener + closer)
+        self.cursor -= len(closer)
+
     def delete(self, num_chars: int) -> None:
         """Delete text before the cursor, as one change."""
         self._change(self.cursor - num_chars, "")

@@ -1,0 +1,205 @@
+"""Facts about what somebody who types sees, and what they are spared."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from lsprotocol import types
+
+from lsp_server.prompt import Prompt
+from lsp_server.settings import CompletionSettings
+from specengine.protocol import CancelCause
+from tests.lsp_server.stage import URI, Stage, play, texts
+
+INVOKED = types.InlineCompletionTriggerKind.Invoked
+
+
+def test_who_asks_explicitly_gets_more_and_alternatives(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f():\n    a()\n    ")
+        answer = stage.ask(2, 4, kind=INVOKED)
+        requests = [await stage.engine.next_request() for _ in range(3)]
+        messages = [request.message for request in requests]
+        assert len({message.document for message in messages}) == 3, "none supersedes another"
+        assert [message.sampling.seed for message in messages] == [0, 1, 2]
+        assert [message.sampling.temperature for message in messages] == [0, 0.6, 0.6]
+        assert {message.max_tokens for message in messages} == {192}
+        for request, text in zip(
+            requests, ("b()\n    c()\n", "d()\n", "b()\n    c()\n"), strict=True
+        ):
+            request.answer(text)
+        assert texts(await answer) == ["b()\n    c()", "d()"], "the same one is not told twice"
+
+    stage = play(tmp_path, scene)
+    assert stage.trace.records[0].scope == "blocks"
+
+
+def test_automatic_request_asks_for_one(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("x = ")
+        await stage.item(0, 4, "1\n")
+        assert stage.engine.num_requests == 1
+
+    play(tmp_path, scene)
+
+
+def test_failed_alternative_leaves_the_others(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("x = ")
+        answer = stage.ask(0, 4, kind=INVOKED)
+        first, second, third = [await stage.engine.next_request() for _ in range(3)]
+        second.fail("engine_busy", "too many.")
+        first.answer("1\n")
+        third.answer("2\n")
+        assert texts(await answer) == ["1", "2"]
+
+    play(tmp_path, scene)
+
+
+def test_explicit_request_is_answered_where_an_automatic_one_is_not(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.state.settings = replace(
+            stage.state.settings, completion=CompletionSettings(alternatives=1)
+        )
+        stage.open("while x:\n    break")
+        answer = stage.ask(1, 9, kind=INVOKED)
+        (await stage.engine.next_request()).answer("\n    y()\n")
+        assert texts(await answer) == ["\n    y()"]
+
+    play(tmp_path, scene)
+
+
+def test_next_suggestion_is_there_when_the_shown_one_is_accepted(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f():\n    ")
+        await stage.item(1, 4, "a()\n\nb")
+        session = stage.state.documents[URI].session
+        ahead = await stage.engine.next_request()
+        assert ahead.message.prefix == "def f():\n    a()\n"
+        assert ahead.message.is_ahead
+        ahead.answer("    b()\n\n\nc")
+        while session.find_cached(Prompt("def f():\n    a()", "")) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)  # a run tells nobody of its end
+        stage.insert(1, 4, "a()")
+        answer = await stage.ask(1, 7)
+        assert texts(answer) == ["\n    b()"]
+        assert stage.engine.num_requests == 2
+
+    stage = play(tmp_path, scene)
+    record = next(record for record in stage.trace.records if record.trigger == "ahead")
+    assert (record.outcome, record.exit, record.request, record.steps) == ("adopted", "ahead", 1, 3)
+    assert ("cached", "ahead") in stage.exits
+
+
+def test_ahead_that_is_not_wanted_is_counted(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f():\n    ")
+        await stage.item(1, 4, "a()\n\nb")
+        ahead = await stage.engine.next_request()
+        ahead.write("    b()")
+        stage.insert(1, 4, "x")
+        await ahead.cancelled
+
+    stage = play(tmp_path, scene)
+    record = next(record for record in stage.trace.records if record.trigger == "ahead")
+    assert (record.outcome, record.exit, record.steps) == ("superseded", "ahead", 3)
+
+
+def test_request_in_another_document_ends_looking_ahead(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("x = ", uri="file:///other.py")
+        stage.open("def f():\n    ")
+        await stage.item(1, 4, "a()\n\nb")
+        ahead = await stage.engine.next_request()
+        answer = stage.ask(0, 4, uri="file:///other.py")
+        assert await ahead.cancelled is CancelCause.SUPERSEDED
+        (await stage.engine.next_request()).answer("1\n")
+        assert texts(await answer) == ["1"]
+
+    play(tmp_path, scene)
+
+
+def test_looking_ahead_can_be_turned_off(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        completion = CompletionSettings(look_ahead=False)
+        stage.state.settings = replace(stage.state.settings, completion=completion)
+        stage.open("def f():\n    ")
+        await stage.item(1, 4, "a()\n\nb")
+        assert stage.state.documents[URI].session._ahead is None  # pyright: ignore[reportPrivateUsage]
+
+    play(tmp_path, scene)
+
+
+def test_suggestion_stays_as_it_is_while_the_user_types_along(tmp_path: Path):
+    """What the rules would make of the rest alone does not matter."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f():\n    ")
+        item = await stage.item(1, 4, "x = -y.z\n\nb")
+        shown = str(item.insert_text)
+        for at in range(1, len(shown)):
+            stage.insert(1, 3 + at, shown[at - 1])
+            assert texts(await stage.ask(1, 4 + at)) == [shown[at:]]
+        assert stage.engine.num_requests == 1
+
+    play(tmp_path, scene)
+
+
+def test_going_back_shows_what_was_shown(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f():\n    ")
+        await stage.item(1, 4, "x = 1\n\nb")
+        stage.insert(1, 4, "y")
+        answer = stage.ask(1, 5)
+        (await stage.engine.next_request()).answer(" = 2\n")
+        assert texts(await answer) == [" = 2"]
+        stage.delete(1, 4, 5)
+        assert texts(await stage.ask(1, 4)) == ["x = 1"]
+        assert stage.engine.num_requests == 2
+
+    play(tmp_path, scene)
+
+
+def test_key_that_disagrees_asks_with_the_suffix_as_it_was(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f():\n    x\n\ny = 1\n")
+        await stage.item(1, 5, " = 1\n")
+        stage.insert(1, 5, "()")
+        answer = stage.ask(1, 6)
+        request = await stage.engine.next_request()
+        assert request.message.prefix == "def f():\n    x("
+        assert request.message.suffix == "\n\ny = 1\n", "without the closing bracket"
+        request.answer("a)\n")
+        (item,) = (await answer or types.InlineCompletionList([])).items
+        assert item.insert_text == "a"
+        assert item.range == types.Range(types.Position(1, 6), types.Position(1, 6))
+
+    play(tmp_path, scene)
+
+
+def test_without_following_each_key_is_asked_anew(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        completion = CompletionSettings(follow_typing=False)
+        stage.state.settings = replace(stage.state.settings, completion=completion)
+        stage.open("def f():\n    ")
+        await stage.item(1, 4, "return 1\n")
+        stage.insert(1, 4, "r")
+        item = await stage.item(1, 5, "eturn 1\n")
+        assert item.insert_text == "eturn 1"
+        assert stage.engine.num_requests == 2
+
+    play(tmp_path, scene)
