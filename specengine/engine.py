@@ -136,6 +136,12 @@ class Engine:
         return self._entry.name
 
     @property
+    def reads_files(self) -> bool:
+        """Whether the target has learnt to read other files; False until it is loaded."""
+        layout = self._layout
+        return layout is not None and layout.reads_files
+
+    @property
     def status(self) -> Status:
         """Return the current status; callable from any thread."""
         scheduler = self._scheduler
