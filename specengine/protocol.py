@@ -229,6 +229,8 @@ class EngineStatus(_Message, frozen=True, tag="engine_status"):
     """Requests that wait."""
     prompt_tokens: int
     """Prompt tokens that the engine takes; a longer prefix is cut at its beginning."""
+    reads_files: bool = False
+    """Whether ``files`` of a request reach the model."""
 
 
 ClientMessage = Hello | Complete | Cancel | Stop | StatusQuery

@@ -200,6 +200,7 @@ class Server:
             active=status.active,
             waiting=status.waiting,
             prompt_tokens=self._engine.settings.prompt_tokens,
+            reads_files=self._engine.reads_files,
         )
 
     def _done(self, message: Complete, outcome: Outcome) -> Done:

@@ -76,6 +76,11 @@ class PromptLayout:
             # Sessions end at every special token, so at these too: they only have to be some.
             marker("fim.end", text)
 
+    @property
+    def reads_files(self) -> bool:
+        """Whether the model has learnt to read other files."""
+        return bool(self._file_sep)
+
     def lay_out(
         self,
         prefix: str,

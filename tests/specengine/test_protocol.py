@@ -55,7 +55,7 @@ ENGINE_MESSAGES: list[EngineMessage] = [
         (TokenLogprobs(1, -0.5, ((1, -0.5),)),), ("b",),
     ),
     Failed(1, "engine_busy", "full.", "wait."),
-    EngineStatus(EngineState.LOADING, "m", "d", 0.5, "reading", 1, 2, 4096),
+    EngineStatus(EngineState.LOADING, "m", "d", 0.5, "reading", 1, 2, 4096, True),
 ]  # fmt: skip
 
 

@@ -304,3 +304,8 @@ def test_text_that_cannot_be_spelt_byte_by_byte_is_not_healed() -> None:
     prompt = PromptLayout(ModelEntry(name="tiny", source="tiny"), tokenizer, 64).lay_out("x ☃", "")
     assert prompt.healed_ids == ()
     assert prompt.token_ids[-1] == TOKENIZER.vocab_size
+
+
+def test_whether_files_are_read_is_told() -> None:
+    assert layout(file_sep=FILE).reads_files
+    assert not layout(repo_name=REPO).reads_files
