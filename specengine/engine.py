@@ -23,8 +23,9 @@ from specengine.decoding.prompt import PromptLayout
 from specengine.decoding.session import Limits, Models, Session
 from specengine.decoding.several import Several
 from specengine.drafters.base import DrafterSource
-from specengine.drafters.build import build, recipes, resolve
+from specengine.drafters.build import build, recipes
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
+from specengine.drafters.pass_times import PassTimes, known_or_measured
 from specengine.errors import (
     ConfigError,
     EngineFailed,
@@ -38,6 +39,7 @@ from specengine.models import registry
 from specengine.models.convert import ensure_model
 from specengine.models.memory import Sequences
 from specengine.models.registry import ModelEntry, Registry
+from specengine.models.staging import cache_root
 from specengine.models.target import Target
 from specengine.models.targets import load_target
 from specengine.models.tokenizer import Tokenizer
@@ -112,7 +114,7 @@ class Engine:
         self.watch: Final = Watch(self._tell_what_is_off)
         self._registry: Registry = registry.load()
         self._entry = self._registry.resolve(settings.model or self._registry.default)
-        self._known = recipes(self._draft_model)
+        self._known = recipes(self._draft_model, settings.history_mb * 2**20)
         self._sources: dict[str, DrafterSource] = {}
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._scheduler = Scheduler(
@@ -304,9 +306,9 @@ class Engine:
         )
         self._models = Models(decoder, tokenizer, decoder.vocab_size, prefixes)
         self._layout = PromptLayout(self._entry, tokenizer, settings.prompt_tokens)
+        _warm_up(decoder, prefixes)
         drafter = self._source(settings.drafter).name
         self._status = replace(self._status, drafter=drafter)
-        _warm_up(decoder, prefixes)
         logger.info(
             "%s is ready after %.1f s: %s, drafter %s, %d threads",
             self.model,
@@ -360,10 +362,19 @@ class Engine:
         return ModelDrafts(decoder, ends, self.settings.slots + 1, capacity)
 
     def _source(self, name: str) -> DrafterSource:
-        name = resolve(name)
         if name not in self._sources:
-            self._sources[name] = build(name, self._known)
+            self._sources[name] = build(name, self._known, self._pass_times)
         return self._sources[name]
+
+    def _pass_times(self) -> PassTimes:
+        assert self._models is not None
+        target, prefixes = self._models.target, self._models.prefixes
+        slot = prefixes.lease([])
+        slot.cache.truncate(0)
+        most_rows, folder = self.settings.num_draft_tokens + 1, cache_root() / "passes"
+        times = known_or_measured(target, slot.cache, most_rows, folder)
+        prefixes.release(slot, [])
+        return times
 
     def _new_session(self, message: Complete) -> Session | Several:
         if not 1 <= message.n <= MAX_ALTERNATIVES:
@@ -403,8 +414,8 @@ class Engine:
         """Return the drafter a request names, if the engine has loaded what it needs."""
         try:
             if message.drafter:
-                return self._source(self.watch.allowed(resolve(message.drafter)))
-            return self._source(self.watch.usable(resolve(self.settings.drafter)))
+                return self._source(self.watch.allowed(message.drafter))
+            return self._source(self.watch.usable(self.settings.drafter))
         except ConfigError as error:
             raise RequestInvalid(error.what, hint=error.hint) from error
 

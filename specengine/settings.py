@@ -39,6 +39,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Torch device; auto is a GPU of CUDA where torch can use one, and the CPU elsewhere."""
     num_draft_tokens: int = 7
     """Longest draft. Up to 7 cost no more than none: rows are computed in blocks of 8."""
+    history_mb: int = 16
+    """Memory for texts that the engine has seen, to draft from, in MiB; below 2 none is kept."""
     prompt_tokens: int = 1024
     """Longest prompt; a longer prefix loses its beginning."""
     max_tokens: int = 512
@@ -56,6 +58,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Refuse numbers outside their range."""
         for name, low, high in (
             ("num_draft_tokens", 0, 31),
+            ("history_mb", 0, 64),
             ("prompt_tokens", 16, 131_072),
             ("max_tokens", 1, 8_192),
             ("slots", 1, 64),

@@ -18,11 +18,12 @@ from specengine.decoding.session import Limits, Models, Session
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.build import build, recipes
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
+from specengine.drafters.pass_times import PassTimes, known_or_measured
 from specengine.models import registry
 from specengine.models.convert import ensure_model
 from specengine.models.integer import IntegerDecoder
 from specengine.models.registry import ModelEntry
-from specengine.models.staging import OnProgress
+from specengine.models.staging import OnProgress, cache_root
 from specengine.models.target import Target
 from specengine.models.targets import load_target
 from specengine.models.tokenizer import Tokenizer
@@ -47,9 +48,11 @@ class OwnEngine:
     def source(self, drafter: str) -> DrafterSource:
         """Return a drafter by its name; loads the draft model if the name asks for it.
 
+        It remembers no text of earlier requests: a benchmark asks for the same ones again.
+
         Raises:  ConfigError.
         """
-        return build(drafter, recipes(self._draft_model))
+        return build(drafter, recipes(self._draft_model), self._pass_times)
 
     def session(
         self,
@@ -72,6 +75,11 @@ class OwnEngine:
         """Return an empty store, which takes over the one cache."""
         self.cache.truncate(0)
         return PrefixCache(lambda: self.cache, 1)
+
+    def _pass_times(self) -> PassTimes:
+        self.cache.truncate(0)
+        most_rows, folder = self.settings.num_draft_tokens + 1, cache_root() / "passes"
+        return known_or_measured(self.models.target, self.cache, most_rows, folder)
 
     def _draft_model(self) -> DrafterSource:
         name = partner_of(self.entry, self.settings.draft_model)

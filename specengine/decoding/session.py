@@ -20,7 +20,7 @@ from specengine.decoding.forced_text import ForcedText
 from specengine.decoding.prompt import Prompt
 from specengine.decoding.stopping import StopStrings
 from specengine.draft import NOTHING, ROOT, Draft, Verdict
-from specengine.drafters.base import Drafter, Observer
+from specengine.drafters.base import Drafter, Learner, Observer
 from specengine.models.target import Rows, Tap, Target
 from specengine.models.tokenizer import Tokenizer
 from specengine.protocol import StopReason, TokenLogprobs
@@ -210,6 +210,7 @@ class Session:
             self.counts.drafted += len(draft)
             self.counts.accepted += len(verdict.accepted)
             self._tell_drafting(draft, len(verdict.accepted), took_ms)
+            self._teach(draft, len(verdict.accepted), None if self._reads_prompt else took_ms)
         return self._commit(num_before)
 
     def advance(self) -> str:
@@ -268,6 +269,16 @@ class Session:
         streams = {layer: tap.streams[at, rows] for at, layer in enumerate(tap.layers)}
         try:
             observer.observe(streams, length - num_pending)
+        except Exception:
+            self._give_up_drafter()
+
+    def _teach(self, draft: Draft, num_accepted: int, took_ms: float | None) -> None:
+        """Let a learner see what its draft came to."""
+        learner = self.drafter
+        if self._has_drafter_failed or not isinstance(learner, Learner):
+            return
+        try:
+            learner.verified(draft, num_accepted, took_ms)
         except Exception:
             self._give_up_drafter()
 

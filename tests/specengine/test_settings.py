@@ -110,6 +110,7 @@ RANGES = {
     "max_waiting": (1, 10_000),
     "idle_exit_s": (0, 1_000_000_000),
     "threads": (0, 1024),
+    "history_mb": (0, 64),
 }
 
 

@@ -2,10 +2,20 @@ from __future__ import annotations
 
 import pytest
 
+from specengine.drafters import build as build_module
+from specengine.drafters.adaptive import AdaptiveDrafts
 from specengine.drafters.base import DrafterSource
-from specengine.drafters.build import AUTO, Recipes, build, recipes
+from specengine.drafters.build import Recipes, recipes
+from specengine.drafters.pass_times import Measured, PassTimes
+from specengine.drafters.suffix import SuffixDrafts
 from specengine.errors import LoadError, SettingsInvalid
 from tests.specengine.tiny import ScriptedDrafts
+
+FLAT = PassTimes(Measured((1, 8), (64,), ((1.0, 1.0),)))
+
+
+def build(name: str, known: Recipes) -> DrafterSource:
+    return build_module.build(name, known, lambda: FLAT)
 
 
 @pytest.fixture
@@ -21,8 +31,8 @@ def known() -> Recipes:
         ("draft_model", "draft_model"),
         ("suffix+draft_model", "suffix+draft_model"),
         ("draft_model+suffix", "draft_model+suffix"),
-        ("auto", AUTO),
-        ("draft_model+auto", f"draft_model+{AUTO}"),
+        ("auto", "auto"),
+        ("draft_model+auto", "draft_model+auto"),
     ],
 )
 def test_source_has_the_name_that_was_asked_for(known: Recipes, name: str, built: str) -> None:
@@ -50,3 +60,43 @@ def test_draft_model_is_loaded_only_when_named() -> None:
 def test_nothing_is_loaded_when_another_name_is_wrong() -> None:
     with pytest.raises(SettingsInvalid):
         build("draft_model+magic", recipes(failing))
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("auto", ["suffix"]),
+        ("auto+draft_model", ["suffix", "draft_model"]),
+        ("draft_model+auto", ["draft_model", "suffix"]),
+    ],
+)
+def test_auto_uses_all_that_it_is_joined_with_as_far_as_they_pay(
+    known: Recipes, name: str, parts: list[str]
+) -> None:
+    source = build(name, known)
+    assert isinstance(source, AdaptiveDrafts)
+    assert [part.name for part in source.sources] == parts
+
+
+@pytest.mark.parametrize("name", ["auto+auto", "auto+suffix", "none+suffix+draft_model+none"])
+def test_no_drafter_comes_twice(known: Recipes, name: str) -> None:
+    with pytest.raises(SettingsInvalid, match="different ones"):
+        build(name, known)
+
+
+def test_passes_are_measured_only_for_auto(known: Recipes) -> None:
+    def measure() -> PassTimes:
+        raise LoadError("no time.")
+
+    assert build_module.build("suffix", known, measure).name == "suffix"
+    with pytest.raises(LoadError):
+        build_module.build("auto", known, measure)
+
+
+def test_there_is_one_history() -> None:
+    known = recipes(lambda: ScriptedDrafts([], "draft_model"), 4 * 2**20)
+    auto, alone = build("auto", known), build("suffix", known)
+    assert isinstance(auto, AdaptiveDrafts)
+    assert auto.sources == (alone,)
+    assert isinstance(alone, SuffixDrafts)
+    assert alone.history.max_bytes == 4 * 2**20

@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from specengine.cache.kv_cache import KVCache
+from specengine.draft import NOTHING, ROOT, Draft
+from specengine.drafters.adaptive import (
+    FAILED,
+    FIRST_PAUSE,
+    NO_IDEA,
+    NOT_WORTH_IT,
+    PROBE_TOKENS,
+    AdaptiveDrafter,
+    AdaptiveDrafts,
+    PartState,
+)
+from specengine.drafters.base import Drafter, Learner, Observer
+from specengine.drafters.pass_times import Measured, PassTimes
+from specengine.sampling import GREEDY, Sampling
+from tests.specengine.tiny import ScriptedDrafts, tiny_decoder
+
+PROMPT = [1, 2, 3]
+
+
+def times(*ms: float) -> PassTimes:
+    """Return times of passes of 1, 2, 4 and 8 rows."""
+    return PassTimes(Measured((1, 2, 4, 8), (64,), (ms,)))
+
+
+CHEAP_ROWS = (10.0, 10.1, 10.2, 10.4)
+DEAR_ROWS = (10.0, 15.0, 25.0, 45.0)
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Guesser:
+    """Proposes a draft of its own making, which takes some time; source and drafter in one."""
+
+    name: str
+    make: Callable[[int], Draft]
+    """From the room."""
+    clock: Clock
+    ms: float = 0.0
+    """Of a token."""
+    calls: list[int] = field(default_factory=list[int])
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Guesser:
+        return self
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
+        self.calls.append(max_tokens)
+        self.clock.now += max_tokens * self.ms / 1000
+        return self.make(max_tokens).first(max_tokens)
+
+    def close(self) -> None:
+        pass
+
+
+def chain(name: str, chances: Sequence[float] = ()) -> Callable[[int], Draft]:
+    """Return who proposes a chain of ones, with chances if it tells them."""
+    parents = tuple(range(-1, 31))
+
+    def make(room: int) -> Draft:
+        number = len(chances) if chances else room
+        return Draft((1,) * number, parents[:number], name, chances=tuple(chances))
+
+    return make
+
+
+def run(drafter: AdaptiveDrafter, num_right: int, passes: int, room: int = 7) -> list[Draft]:
+    """Let drafts be verified, of which the first tokens are right; return them."""
+    drafts: list[Draft] = []
+    text = list(PROMPT)
+    for _ in range(passes):
+        draft = drafter.propose(text, room)
+        assert draft is not None
+        accepted = min(num_right, len(draft))
+        drafter.verified(draft, accepted, 10.0 + len(draft) * 0.05)
+        drafts.append(draft)
+        text += [1] * (accepted + 1)
+    return drafts
+
+
+def made_of(
+    *sources: Guesser, ms: Sequence[float] = CHEAP_ROWS, clock: Clock | None = None
+) -> AdaptiveDrafts:
+    return AdaptiveDrafts(sources, times(*ms), clock=clock or sources[0].clock)
+
+
+def test_a_draft_is_cut_where_its_tokens_are_not_worth_their_rows() -> None:
+    sure = Guesser("sure", chain("sure", (0.9, 0.8, 0.3, 0.2)), Clock())
+    drafter = made_of(sure, ms=DEAR_ROWS).start(PROMPT)
+    lengths = [len(draft) for draft in run(drafter, 2, 10)]
+    assert lengths[-1] == 2
+
+
+def test_a_hopeless_draft_is_not_proposed_at_all() -> None:
+    hopeless = Guesser("hopeless", chain("hopeless", (0.3, 0.1)), Clock())
+    drafter = made_of(hopeless, ms=DEAR_ROWS).start(PROMPT)
+    drafts = run(drafter, 0, 20)
+    assert drafts[1:] == [NOTHING] * 19
+    assert NOT_WORTH_IT in drafter.summary
+
+
+def test_where_rows_are_free_all_is_proposed() -> None:
+    sure = Guesser("sure", chain("sure", (0.9, 0.5, 0.2, 0.1, 0.06)), Clock())
+    drafter = made_of(sure, ms=(10.0, 10.0, 10.0, 10.0)).start(PROMPT)
+    assert len(run(drafter, 1, 5)[-1]) == 5
+
+
+def test_chances_that_do_not_come_true_are_believed_less() -> None:
+    boaster = Guesser("boaster", chain("boaster", (0.9, 0.9, 0.9)), Clock())
+    drafter = made_of(boaster, ms=DEAR_ROWS).start(PROMPT)
+    drafts = run(drafter, 0, 40)
+    assert len(drafts[1]) == 3
+    assert drafts[-1] == NOTHING
+
+
+def test_a_drafter_that_is_always_right_is_asked_for_all_there_is_room_for() -> None:
+    clock = Clock()
+    model = Guesser("model", chain("model"), clock, ms=1.5)
+    drafts = run(made_of(model).start(PROMPT), 31, 60)
+    assert len(drafts[0]) == PROBE_TOKENS
+    assert len(drafts[-1]) == 7
+
+
+def test_a_drafter_that_is_always_wrong_is_no_longer_asked() -> None:
+    clock = Clock()
+    model = Guesser("model", chain("model"), clock, ms=1.5)
+    source = made_of(model)
+    run(source.start(PROMPT), 0, 30)
+    model.calls.clear()
+    drafts = run(source.start(PROMPT), 0, FIRST_PAUSE - 10)
+    assert model.calls in ([], [PROBE_TOKENS])
+    assert NOTHING in drafts
+    (state,) = source.snapshot()
+    assert state.reason == NOT_WORTH_IT
+
+
+def test_it_is_tried_again_ever_more_seldom() -> None:
+    clock = Clock()
+    model = Guesser("model", chain("model"), clock, ms=3.0)
+    source = made_of(model)
+    drafts = run(source.start(PROMPT), 0, 1000)
+    assert [len(draft) for draft in drafts[500:]].count(0) >= 498
+    assert any(len(draft) for draft in drafts[100:])
+
+
+def test_a_drafter_that_has_become_good_is_used_again() -> None:
+    clock = Clock()
+    model = Guesser("model", chain("model"), clock, ms=1.5)
+    source = made_of(model)
+    run(source.start(PROMPT), 0, 100)
+    drafts = run(source.start(PROMPT), 31, 1000)
+    assert len(drafts[-1]) == 7
+
+
+def test_a_cheap_sure_draft_comes_before_a_dear_one() -> None:
+    clock = Clock()
+    copy = Guesser("copy", chain("copy", (0.95, 0.9, 0.9, 0.9)), clock)
+    model = Guesser("model", chain("model"), clock, ms=2.0)
+    source = made_of(copy, model)
+    drafts = run(source.start(PROMPT), 31, 30)
+    assert {draft.drafter for draft in drafts[5:]} == {"copy"}
+
+
+def test_a_dear_draft_comes_where_the_cheap_one_is_unsure() -> None:
+    clock = Clock()
+    copy = Guesser("copy", chain("copy", (0.1,)), clock)
+    model = Guesser("model", chain("model"), clock, ms=0.5)
+    source = made_of(copy, model)
+    text, drafts = list(PROMPT), list[Draft]()
+    drafter = source.start(PROMPT)
+    for _ in range(40):
+        draft = drafter.propose(text, 7)
+        assert draft is not None
+        drafter.verified(draft, len(draft) if draft.drafter == "model" else 0, 10.0)
+        drafts.append(draft)
+    assert {draft.drafter for draft in drafts[10:]} == {"model"}
+
+
+@dataclass
+class Slow:
+    """A drafter that is ready at every third call; source and drafter in one."""
+
+    clock: Clock
+    name: str = "slow"
+    asked: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Slow:
+        return self
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
+        self.asked.append((len(token_ids), max_tokens))
+        self.clock.now += 0.002
+        return Draft.chain([7] * max_tokens, "slow") if len(self.asked) % 3 == 0 else None
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_draft_that_is_not_ready_is_waited_for_with_the_same_wish() -> None:
+    clock = Clock()
+    slow = Slow(clock)
+    drafter = AdaptiveDrafts([slow], times(*CHEAP_ROWS), clock=clock).start(PROMPT)
+    text = list(PROMPT)
+    for _ in range(20):
+        first, second = drafter.propose(text, 7), drafter.propose(text, 7)
+        assert (first, second) == (None, None)
+        draft = drafter.propose(text, 7)
+        assert draft is not None
+        assert len(draft)
+        drafter.verified(draft, len(draft), 10.0)
+        text += [7] * (len(draft) + 1)
+    wishes = [slow.asked[at : at + 3] for at in range(0, len(slow.asked), 3)]
+    assert all(len(set(three)) == 1 for three in wishes)
+    assert len(slow.asked) == 60
+
+
+def test_a_call_asks_a_drafter_once() -> None:
+    """Else a cancel would be seen only after two forward passes."""
+    clock = Clock()
+    slow = Slow(clock)
+    drafter = AdaptiveDrafts([slow], times(*CHEAP_ROWS), clock=clock).start(PROMPT)
+    for _ in range(60):
+        before = len(slow.asked)
+        draft = drafter.propose(PROMPT, 7)
+        assert len(slow.asked) <= before + 1
+        if draft is not None:
+            drafter.verified(draft, len(draft), 10.0)
+    assert len(slow.asked) > 30
+
+
+def broken(room: int) -> Draft:
+    raise RuntimeError("a drafter with a bug")
+
+
+def test_one_that_fails_is_passed_over_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    good = Guesser("good", chain("good", (0.9,)), clock)
+    source = made_of(Guesser("bad", broken, clock), good)
+    drafts = run(source.start(PROMPT), 31, 10)
+    assert drafts[-1].drafter == "good"
+    assert caplog.text.count("drafter bad failed") == 1
+    assert [state.reason for state in source.snapshot()] == [FAILED, ""]
+
+
+def test_drawn_tokens_do_not_decide_how_much_of_a_draft_is_kept() -> None:
+    """With rejection sampling that would change the law of what is kept."""
+    clock = Clock()
+    law = torch.tensor([0.5, 0.5])
+
+    def drawn(chances: tuple[float, ...]) -> Callable[[int], Draft]:
+        return lambda room: Draft((1, 0), (ROOT, 0), "drawn", (law, law), chances)
+
+    kept = set[int]()
+    for chances in ((0.9, 0.8), (0.1, 0.01)):
+        source = made_of(Guesser("drawn", drawn(chances), clock), ms=(10.0, 11.0, 12.0, 14.0))
+        kept.add(len(run(source.start(PROMPT), 1, 12)[-1]))
+    assert len(kept) == 1
+
+
+def test_a_tree_is_taken_as_a_whole_by_what_trees_brought() -> None:
+    clock = Clock()
+
+    def tree(room: int) -> Draft:
+        return Draft((1, 2, 3, 4), (ROOT, ROOT, 0, 0), "heads").first(room)
+
+    source = made_of(Guesser("heads", tree, clock, ms=0.4), ms=(10.0, 10.5, 11.0, 12.0))
+    assert len(run(source.start(PROMPT), 2, 20)[-1]) >= 3
+    drafts = run(source.start(PROMPT), 0, 200)
+    assert [len(draft) for draft in drafts[-20:]].count(0) >= 18
+
+
+@dataclass
+class Watcher:
+    """A drafter that sees streams; source and drafter in one."""
+
+    layers: tuple[int, ...]
+    name: str = "watcher"
+    seen: list[tuple[set[int], int]] = field(default_factory=list[tuple[set[int], int]])
+    is_broken: bool = False
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Watcher:
+        return self
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        return NOTHING
+
+    def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
+        if self.is_broken:
+            raise RuntimeError("cannot look")
+        self.seen.append((set(streams), start))
+
+    def close(self) -> None:
+        pass
+
+
+def test_drafters_that_look_at_the_target_see_their_layers() -> None:
+    low, high = Watcher((1, 2)), Watcher((2, 5))
+    drafter = AdaptiveDrafts([low, ScriptedDrafts([]), high], times(*CHEAP_ROWS)).start(PROMPT)
+    assert isinstance(drafter, Observer)
+    assert drafter.layers == (1, 2, 5)
+    drafter.observe({layer: torch.zeros(1, 4) for layer in drafter.layers}, 3)
+    assert (low.seen, high.seen) == ([({1, 2}, 3)], [({2, 5}, 3)])
+
+
+def test_one_that_cannot_look_leaves_the_others_their_sight(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad, good = Watcher((1,), is_broken=True), Watcher((1,))
+    drafter = AdaptiveDrafts([bad, good], times(*CHEAP_ROWS)).start(PROMPT)
+    assert isinstance(drafter, Observer)
+    for _ in range(2):
+        drafter.observe({1: torch.zeros(1, 4)}, 0)
+    assert (len(bad.seen), len(good.seen)) == (0, 2)
+    assert caplog.text.count("failed") == 1
+
+
+@dataclass
+class Sharer(Watcher):
+    """A drafter that takes the request's cache."""
+
+    caches: list[KVCache] = field(default_factory=list[KVCache])
+
+    def share(self, cache: KVCache) -> None:
+        if self.is_broken:
+            raise RuntimeError("wants one of its own")
+        self.caches.append(cache)
+
+
+def test_drafters_that_run_on_the_cache_get_it(caplog: pytest.LogCaptureFixture) -> None:
+    bad, good = Sharer((1,), is_broken=True), Sharer((1,))
+    drafter = AdaptiveDrafts([bad, ScriptedDrafts([]), good], times(*CHEAP_ROWS)).start(PROMPT)
+    cache = KVCache(tiny_decoder().kv_shape, 8)
+    drafter.share(cache)
+    assert good.caches == [cache]
+    assert caplog.text.count("failed") == 1
+
+
+def test_without_such_drafters_streams_are_not_asked_for() -> None:
+    drafter = AdaptiveDrafts([ScriptedDrafts([])], times(*CHEAP_ROWS)).start(PROMPT)
+    assert not isinstance(drafter, Observer)
+    assert isinstance(drafter, Learner)
+
+
+def test_a_snapshot_has_values_of_each_drafter() -> None:
+    clock = Clock()
+    source = made_of(Guesser("copy", chain("copy", (0.9, 0.9)), clock))
+    run(source.start(PROMPT), 1, 10)
+    (state,) = source.snapshot()
+    assert state == PartState("copy", pytest.approx(0.5, abs=0.05), 0.0, 10, 20, 10, "")
+
+
+def test_the_summary_tells_who_proposed_and_why_nobody_did() -> None:
+    clock = Clock()
+    ideas = iter([True, False, True, False, False])
+
+    def make(room: int) -> Draft:
+        return chain("copy", (0.9,))(room) if next(ideas) else NOTHING
+
+    drafter = made_of(Guesser("copy", make, clock)).start(PROMPT)
+    run(drafter, 1, 5)
+    assert drafter.summary == f"{NO_IDEA} 3, copy 2"
+
+
+def test_no_room_gives_nothing() -> None:
+    drafter = made_of(Guesser("copy", chain("copy", (0.9,)), Clock())).start(PROMPT)
+    assert drafter.propose(PROMPT, 0) == NOTHING
+
+
+class Stubborn:
+    name = "stubborn"
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Drafter:
+        raise RuntimeError("cannot start")
+
+
+def test_a_source_that_cannot_start_leaves_no_other_open() -> None:
+    good = ScriptedDrafts([])
+    with pytest.raises(RuntimeError, match="cannot start"):
+        AdaptiveDrafts([good, Stubborn()], times(*CHEAP_ROWS)).start(PROMPT)
+    assert good.started[0].num_closed == 1
+
+
+def test_every_drafter_is_closed_once() -> None:
+    sources = [ScriptedDrafts([]), ScriptedDrafts([])]
+    AdaptiveDrafts(sources, times(*CHEAP_ROWS)).start(PROMPT).close()
+    assert [source.started[0].num_closed for source in sources] == [1, 1]
