@@ -299,6 +299,54 @@ def test_an_observer_that_raises_costs_its_drafts_only(caplog: pytest.LogCapture
     assert "a drafter failed" in caplog.text
 
 
+class Learning:
+    """Drafts what a scripted drafter drafts, and notes what it learns."""
+
+    name = "learning"
+
+    def __init__(self, script: DrafterSource, fails: bool = False) -> None:
+        self._script, self._fails = script, fails
+        self.learnt: list[tuple[int, int, float | None]] = []
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Learning:
+        self._drafter = self._script.start(prompt_ids, sampling)
+        return self
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
+        return self._drafter.propose(token_ids, max_tokens)
+
+    def verified(self, draft: Draft, num_accepted: int, ms: float | None) -> None:
+        if self._fails:
+            raise RuntimeError("cannot learn")
+        self.learnt.append((len(draft), num_accepted, ms))
+
+    def close(self) -> None:
+        self._drafter.close()
+
+
+def test_a_learner_sees_what_each_draft_came_to() -> None:
+    plain = new_session(new_models(), prefix=LONG, max_tokens=60, heal=False)
+    run(plain)
+    text = plain_text(plain)
+    learning = Learning(ScriptedDrafts(adversaries.gambler(text, DECODER.vocab_size, seed=1)))
+    session = new_session(new_models(), learning, prefix=LONG, max_tokens=60, heal=False)
+    run(session)
+    assert session.written_ids == plain.written_ids
+    assert sum(drafted for drafted, _, _ in learning.learnt) == session.counts.drafted
+    assert sum(accepted for _, accepted, _ in learning.learnt) == session.counts.accepted > 0
+    # The pass that read the end of the prompt took longer than its draft did.
+    assert [ms is None for _, _, ms in learning.learnt][:2] == [True, False]
+    assert len(learning.learnt) == session.counts.steps
+
+
+def test_a_learner_that_raises_costs_its_drafts_only(caplog: pytest.LogCaptureFixture) -> None:
+    plain = new_session(new_models())
+    session = new_session(new_models(), Learning(SuffixDrafts(), fails=True))
+    assert run(session) == run(plain)
+    assert session.counts.steps == len(session.written_ids)
+    assert "a drafter failed" in caplog.text
+
+
 def test_a_drafter_that_raises_costs_its_drafts_only(caplog: pytest.LogCaptureFixture) -> None:
     expected = run(new_session(new_models()))
     with caplog.at_level(logging.ERROR):
