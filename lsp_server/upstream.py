@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, cast
 
 from lsp_server.settings import UpstreamSettings
 from specengine.client import Client, EngineClient
-from specengine.errors import SettingsInvalid
 
 if TYPE_CHECKING:
     from specengine.upstream.client import UpstreamClient
@@ -45,11 +44,6 @@ class UpstreamOpener:
         from specengine.upstream.options import Limits, UpstreamOptions
 
         settings = self.settings
-        if not settings.urls:
-            raise SettingsInvalid(
-                "engine.backend is upstream, but upstream.urls is empty.",
-                hint="Set it to the addresses of your servers.",
-            )
         options = UpstreamOptions(
             urls=tuple(checked_url(u, allow_http=settings.allow_http) for u in settings.urls),
             model=settings.model,

@@ -132,7 +132,16 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
-        choices=("decode", "infill", "peers", "perplexity", "shapes", "typing", "users"),
+        choices=(
+            "decode",
+            "infill",
+            "peers",
+            "perplexity",
+            "shapes",
+            "typing",
+            "upstream",
+            "users",
+        ),
         help="what to measure",
     )
     _add_engine_options(parser)

@@ -22,6 +22,7 @@ from specengine.bench import (
     plots,
     sandbox,
     shapes,
+    upstream,
     users,
 )
 from specengine.bench.compare import Comparison, Tasks, compare
@@ -69,6 +70,7 @@ INFILL_LIMIT: Final = 80
 PERPLEXITY_LIMIT: Final = 164
 TYPING_LIMIT: Final = 200
 USERS_LIMIT: Final = 4
+UPSTREAM_LIMIT: Final = 2000
 DEFAULT_SHAPES: Final = ("0.5b", "1.5b", "3b", "7b")
 SHAPE_PRECISIONS: Final[Sequence[Precision]] = ("bfloat16", "int8")
 
@@ -243,6 +245,10 @@ def _names(
     return names
 
 
+def _bench_upstream(settings: EngineSettings, options: argparse.Namespace) -> Rows:
+    return upstream.measure(options.limit or UPSTREAM_LIMIT, _show)
+
+
 def _bench_users(settings: EngineSettings, options: argparse.Namespace) -> Rows:
     own = load_own(settings, _show)
     texts = [problem.prompt for problem in load_problems()]
@@ -277,6 +283,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[EngineSettings, argparse.Namespace], Ro
     "perplexity": _bench_perplexity,
     "shapes": _bench_shapes,
     "typing": _bench_typing,
+    "upstream": _bench_upstream,
     "users": _bench_users,
 }
 

@@ -17,12 +17,13 @@ from typing import Final
 from specengine.errors import RequestError, UpstreamFailed
 from specengine.models.registry import ModelEntry, Registry
 from specengine.upstream.choice import choose
+from specengine.upstream.failures import AttemptFailed
 from specengine.upstream.layout import Layout, Way, find_entry
 from specengine.upstream.options import UpstreamOptions
 from specengine.upstream.reading import Reading
 from specengine.upstream.requests import OURS, body_of, choose_way
 from specengine.upstream.run import Run
-from specengine.upstream.server import AttemptFailed, Facts, Server
+from specengine.upstream.server import Facts, Server
 
 logger = logging.getLogger(__name__)
 
@@ -113,11 +114,11 @@ class Asker:
         return failed.error if failed else UpstreamFailed("no server upstream may be asked now.")
 
     async def _choose(self, document: str, avoided: Server | None) -> Server | None:
-        """Return a server; wait a little for one that wants to be left alone a little."""
+        """Return a server; wait a little if the one just asked wants to be left alone a little."""
         last = self._last.get(document)
         server = choose(self.servers, last, avoided)
         wait_s = min((server.breaker.wait_s for server in self.servers), default=0.0)
-        if server is None and 0 < wait_s <= MAX_PAUSE_S:
+        if server is None and avoided is not None and 0 < wait_s <= MAX_PAUSE_S:
             await self._timing.sleep(wait_s)
             server = choose(self.servers, last, avoided)
         return server
@@ -136,6 +137,11 @@ class Asker:
         try:
             run.server, run.facts = server, await server.probe()
             await self._have_answer(server, run.facts, run)
+        except asyncio.CancelledError:
+            # Most answers end like this: whoever reads them has had enough.
+            if run.has_text_from_server:
+                self._note_answer(server, run)
+            raise
         except AttemptFailed as failed:
             if failed.is_fault:
                 server.facts = None  # it may come back as another one
@@ -145,7 +151,13 @@ class Asker:
         finally:
             server.active -= 1
             server.breaker.end()
+        self._note_answer(server, run)
+
+    def _note_answer(self, server: Server, run: Run) -> None:
         server.breaker.succeed()
+        if run.reading is not None and run.reading.first_at_s is not None:
+            took_s = run.reading.first_at_s - run.sent_s
+            server.first_text_s += _AVERAGED * (took_s - server.first_text_s)
         self._remember(run.message.document, server)
         self._start(server.refresh_counters())
 
@@ -162,9 +174,6 @@ class Asker:
             raise AttemptFailed(
                 UpstreamFailed(f"{server.name} broke its answer off."), may_retry=not run.pieces
             )
-        if reading.first_at_s is not None and run.sent_s is not None:
-            took_s = reading.first_at_s - run.sent_s
-            server.first_text_s += _AVERAGED * (took_s - server.first_text_s)
 
     async def _read(
         self, server: Server, facts: Facts, run: Run, way: Way, *, heal: bool
@@ -175,6 +184,9 @@ class Asker:
         reading = Reading(ask.forced, stops, message.max_tokens, run.write, clock)
         path, body = body_of(message, ask, facts)
         run.reading, run.sent_s = reading, clock()
+        if ask.way == "none" and not ask.prompt:
+            reading.end()  # there is nothing to go on from, which some servers refuse
+            return reading
         try:
             if await server.stream(path, body, reading.take):
                 reading.end()

@@ -15,7 +15,13 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
-from specengine.errors import EngineBusy, EngineUnavailable, InternalFault, SpecEngineError
+from specengine.errors import (
+    EngineBusy,
+    EngineUnavailable,
+    InternalFault,
+    SettingsInvalid,
+    SpecEngineError,
+)
 from specengine.models.registry import load as load_models
 from specengine.protocol import (
     CancelCause,
@@ -41,17 +47,19 @@ MAX_RUNS: Final = 64
 class UpstreamClient:
     """Asks servers upstream; make it with ``open``."""
 
-    def __init__(self, asker: Asker, fallback: Fallback | None, timing: Timing) -> None:
+    def __init__(self, asker: Asker, open_local: OpenLocal | None, timing: Timing) -> None:
         self.status: EngineStatus | None = None
         """Who answers: the servers upstream, or the local engine."""
         self.on_status: Callable[[EngineStatus], None] | None = None
         """Called on the event loop when somebody else answers."""
         self._asker = asker
-        self._fallback = fallback
+        self._fallback = Fallback(open_local, self._tell) if open_local is not None else None
         self._timing = timing
         self._request_ids = itertools.count(1)
         self._runs: dict[int, Run] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._following: dict[int, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Those, and others that are being cancelled."""
         self._closed = asyncio.Event()
 
     @classmethod
@@ -66,16 +74,19 @@ class UpstreamClient:
         Raises:  EngineUnavailable when none answers and there is nothing to fall back to;
             ConfigError for options that cannot work.
         """
+        if not options.urls:
+            raise SettingsInvalid(
+                "upstream.urls is empty.", hint="Set it to the addresses of your servers."
+            )
         timing = timing or Timing()
         models = load_models()
         if options.template:
             models.get(options.template)
         servers = [Server(url, options, timing.clock) for url in options.urls]
         asker = Asker(servers, options, models, timing)
-        fallback = Fallback(open_local) if open_local is not None else None
-        client = cls(asker, fallback, timing)
+        client = cls(asker, open_local, timing)
         failure = await asker.probe()
-        if failure is not None and fallback is None:
+        if failure is not None and open_local is None:
             await client.close()
             raise EngineUnavailable(failure.what, hint=failure.hint)
         if failure is not None:
@@ -97,11 +108,10 @@ class UpstreamClient:
         self._closed.set()
         for run in list(self._runs.values()):
             run.finish(EngineUnavailable("the connection upstream is closed."))
-        tasks = list(self._tasks.values())
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._asker.close()
         if self._fallback is not None:
             await self._fallback.close()
@@ -122,11 +132,14 @@ class UpstreamClient:
         if len(self._runs) >= MAX_RUNS:
             raise EngineBusy(f"{MAX_RUNS} requests are running.")
         for older in list(self._runs.values()):
-            if older.message.document == message.document:
+            # Servers serve many at once, so that what looks ahead need not wait; it only ends.
+            if older.message.document == message.document or older.message.is_ahead:
                 self.cancel(older.message.request, CancelCause.SUPERSEDED)
         run = self._runs[message.request] = Run(message, self._timing.clock())
         task = asyncio.create_task(self._follow(run), name="upstream-request")
-        self._tasks[message.request] = task
+        self._following[message.request] = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         try:
             while True:
                 answer = await run.answers.get()
@@ -136,7 +149,7 @@ class UpstreamClient:
                 if isinstance(answer, Done):
                     return
         finally:
-            del self._runs[message.request], self._tasks[message.request]
+            del self._runs[message.request], self._following[message.request]
             task.cancel()
 
     def cancel(self, request: int, cause: CancelCause = CancelCause.CLIENT) -> None:
@@ -159,7 +172,9 @@ class UpstreamClient:
         """Give the last word, and close the connection, which servers take as a cancel."""
         if (run := self._runs.get(request)) is not None:
             run.finish(run.done(self._timing.clock(), reason, cause))
-            self._tasks[request].cancel()
+            if run.has_text_from_server:
+                self._tell(upstream_status(self._asker.servers))
+            self._following[request].cancel()
 
     async def _follow(self, run: Run) -> None:
         try:
@@ -179,29 +194,26 @@ class UpstreamClient:
             return run.done(self._timing.clock(), reason)
         if self._fallback is None:
             raise failure
-        logger.warning("the local engine answers: %s", failure)
-        done = await self._fallback.answer(run)
-        self._tell(self._fallback.status)
-        return done
+        logger.info("the local engine answers: %s", failure)
+        return await self._fallback.answer(run)
 
-    def _tell(self, status: EngineStatus | None) -> None:
-        if status is not None and status != self.status:
+    def _tell(self, status: EngineStatus) -> None:
+        if status != self.status:
             self.status = status
             self.query_status()
 
 
-def upstream_status(servers: Sequence[Server]) -> EngineStatus | None:
+def upstream_status(servers: Sequence[Server]) -> EngineStatus:
     """Return what people are told of the servers that have said what they are."""
     known = [(server.name, server.facts) for server in servers if server.facts is not None]
-    if not known:
-        return None
     sizes = [facts.context_tokens for _, facts in known if facts.context_tokens]
+    named = ", ".join(f"{name}: {facts.kind or 'a server'}" for name, facts in known)
     return EngineStatus(
         state=EngineState.READY,
-        model=known[0][1].short_model,
+        model=known[0][1].short_model if known else "",
         drafter="upstream",
         progress=1.0,
-        detail=", ".join(f"{name}: {facts.kind or 'a server'}" for name, facts in known),
+        detail=named or "no server upstream answers; the local engine is asked.",
         active=0,
         waiting=0,
         # The other half is for what is written, and for a poor estimate of tokens.

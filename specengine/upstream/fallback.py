@@ -19,17 +19,13 @@ OpenLocal = Callable[[], Awaitable[EngineClient]]
 class Fallback:
     """Asks the local engine; keeps the connection until ``close``."""
 
-    def __init__(self, open_local: OpenLocal) -> None:
+    def __init__(self, open_local: OpenLocal, on_status: Callable[[EngineStatus], None]) -> None:
         self._open_local = open_local
+        self._on_status = on_status
         self._client: EngineClient | None = None
         self._opening: asyncio.Task[EngineClient] | None = None
         self._numbers: dict[int, int] = {}
         """The engine's request by ours."""
-
-    @property
-    def status(self) -> EngineStatus | None:
-        """The engine's last one."""
-        return self._client.status if self._client is not None else None
 
     async def answer(self, run: Run) -> Done:
         """Have the engine answer.
@@ -40,6 +36,8 @@ class Fallback:
         number = client.next_request()
         ours = run.message.request
         self._numbers[ours] = number
+        if client.status is not None:
+            self._take_status(client.status)
         try:
             message = msgspec.structs.replace(run.message, request=number)
             async with contextlib.aclosing(client.complete(message)) as answers:
@@ -73,6 +71,10 @@ class Fallback:
         if self._client is not None:
             await self._client.close()
 
+    def _take_status(self, status: EngineStatus) -> None:
+        if self._numbers:  # else a server upstream answers
+            self._on_status(status)
+
     async def _connected(self) -> EngineClient:
         if self._client is not None and self._client.is_connected:
             return self._client
@@ -83,4 +85,5 @@ class Fallback:
 
     async def _open(self) -> EngineClient:
         self._client = await self._open_local()
+        self._client.on_status = self._take_status
         return self._client

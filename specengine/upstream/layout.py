@@ -9,6 +9,7 @@ again. Markers are texts of special tokens, from models.toml; a server turns the
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeVar
 
@@ -23,6 +24,9 @@ field ``suffix`` of a completion, or by llama.cpp's ``/infill``."""
 
 MAX_DOCUMENTS: Final = 64
 """Documents whose place is remembered."""
+
+REPO_NAME: Final = "project"
+"""Stands for a repository's name, which nobody tells; a model that has learnt one expects one."""
 
 MAX_TYPED_CHARS: Final = 600
 """After so much the place is anchored anew: what stands before the cursor belongs to the prefix."""
@@ -46,12 +50,15 @@ class Ask:
     """What the answer must begin with."""
     ends: tuple[str, ...] = ()
     """Markers with which the model ends a middle."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Other files, each a path and a text; only with ``infill``."""
 
 
 @dataclass(frozen=True)
 class _Anchor:
     kept: str
     suffix: str
+    front: str
 
 
 class Layout:
@@ -70,15 +77,17 @@ class Layout:
         splits = entry.splits if entry is not None else "blanks"
         kept, forced = self._step_back(message, splits) if heal else (message.prefix, "")
         fim = entry.fim if entry is not None else None
-        if not message.suffix or way == "none" or (way == "template" and fim is None):
-            return Ask("none", kept, forced=forced)
-        if way == "suffix":
+        if way == "suffix" and message.suffix:
             return Ask(way, kept, suffix=message.suffix, forced=forced)
-        anchored, typed = self._anchor(message.document, kept, message.suffix)
-        if way == "infill":
-            return Ask(way, typed, anchored, message.suffix, forced)
-        assert fim is not None, "a template is needed for this way"
-        return Ask(way, _fill_in(fim, anchored, typed, message.suffix), forced=forced, ends=fim.end)
+        if way == "infill" and message.suffix:
+            anchored, typed = self._anchor(message, kept, "")
+            return Ask(way, typed, anchored, message.suffix, forced, files=message.files)
+        front = "" if entry is None or way == "suffix" else _lay_out_files(entry, message.files)
+        if way != "template" or fim is None or not message.suffix:
+            return Ask("none", front + kept, forced=forced)
+        anchored, typed = self._anchor(message, kept, front)
+        prompt = front + _fill_in(fim, anchored, typed, message.suffix)
+        return Ask(way, prompt, forced=forced, ends=fim.end)
 
     def _step_back(self, message: Complete, splits: Splits) -> tuple[str, str]:
         kept, forced = split(message.prefix, splits)
@@ -89,17 +98,17 @@ class Layout:
             return message.prefix, ""
         return kept, forced
 
-    def _anchor(self, document: str, kept: str, suffix: str) -> tuple[str, str]:
+    def _anchor(self, message: Complete, kept: str, front: str) -> tuple[str, str]:
         """Return the prefix that was anchored, and what has been typed since."""
-        anchor = self._anchors.get(document)
+        anchor = self._anchors.get(message.document)
         if (
             anchor is None
-            or anchor.suffix != suffix
+            or (anchor.suffix, anchor.front) != (message.suffix, front)
             or not kept.startswith(anchor.kept)
             or len(kept) - len(anchor.kept) > MAX_TYPED_CHARS
         ):
-            anchor = _Anchor(kept, suffix)
-        _store(self._anchors, document, anchor)
+            anchor = _Anchor(kept, message.suffix, front)
+        _store(self._anchors, message.document, anchor)
         return anchor.kept, kept[len(anchor.kept) :]
 
 
@@ -108,6 +117,15 @@ def _store(places: OrderedDict[str, T], document: str, place: T) -> None:
     places.move_to_end(document)
     while len(places) > MAX_DOCUMENTS:
         places.popitem(last=False)
+
+
+def _lay_out_files(entry: ModelEntry, files: Sequence[tuple[str, str]]) -> str:
+    """Return other files and the marker of the one at hand; nothing if the model reads none."""
+    if not files or not entry.file_sep:
+        return ""
+    head = f"{entry.repo_name}{REPO_NAME}\n" if entry.repo_name else ""
+    texts = [f"{entry.file_sep}{path}\n{text}" for path, text in files]
+    return f"{head}{''.join(texts)}{entry.file_sep}"
 
 
 def _fill_in(fim: FimTemplate, anchored: str, typed: str, suffix: str) -> str:

@@ -15,6 +15,7 @@ class Limits:
     """How long and how much; all times are of one request."""
 
     connect_s: float = 3.0
+    """For a connection to be made, or one of ours to be free."""
     first_text_s: float = 10.0
     """From sending to the first text."""
     gap_s: float = 5.0

@@ -37,6 +37,8 @@ class Reading:
         """It does not begin with the forced text; nothing of it was handed on."""
         self.stop_reason: StopReason | None = None
         """None while it goes on, and at the end of one that was cut off."""
+        self.has_text = False
+        """Whether something was handed on."""
         self.num_pieces = 0
         """Events with text: tokens, or what one step of a speculating server has accepted."""
         self.first_at_s: float | None = None
@@ -111,4 +113,5 @@ class Reading:
 
     def _hand_on(self, text: str) -> None:
         if text:
+            self.has_text = True
             self._on_text(text)

@@ -65,8 +65,10 @@ def body_of(message: Complete, ask: Ask, facts: Facts) -> tuple[str, dict[str, o
             body[name] = value
     num_tokens = message.max_tokens + num_forced
     if ask.way == "infill":
-        texts = {"input_prefix": ask.prefix, "input_suffix": ask.suffix}
-        return INFILL, {**body, **texts, "n_predict": num_tokens, "cache_prompt": True}
+        body |= {"input_prefix": ask.prefix, "input_suffix": ask.suffix}
+        if ask.files:
+            body["input_extra"] = [{"filename": path, "text": text} for path, text in ask.files]
+        return INFILL, body | {"n_predict": num_tokens, "cache_prompt": True}
     body |= {"max_tokens": num_tokens, "stream_options": {"include_usage": True}}
     if ask.way == "suffix":
         body["suffix"] = ask.suffix

@@ -33,9 +33,14 @@ class Run:
     server: Server | None = None
     """Where it went last, with what that is, when, and what has come from there."""
     facts: Facts | None = None
-    sent_s: float | None = None
+    sent_s: float = 0.0
     reading: Reading | None = None
     is_over: bool = False
+
+    @property
+    def has_text_from_server(self) -> bool:
+        """Whether some of the text has come from a server upstream."""
+        return self.reading is not None and self.reading.has_text
 
     def write(self, text: str) -> None:
         """Hand text on."""
@@ -52,7 +57,7 @@ class Run:
     def done(self, now_s: float, reason: StopReason, cause: CancelCause | None = None) -> Done:
         """Return the last word, with what is known so far."""
         reading, server, facts = self.reading, self.server, self.facts
-        sent_s = now_s if self.sent_s is None else self.sent_s
+        sent_s = now_s if reading is None else self.sent_s
         first_s = now_s if reading is None or reading.first_at_s is None else reading.first_at_s
         return UpstreamDone(
             request=self.message.request,

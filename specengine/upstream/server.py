@@ -1,38 +1,31 @@
-"""One server upstream: what it is, one request to it, and what its failures mean.
+"""One server upstream: what it is, and one request to it.
 
 Certificates are verified, redirects are not followed (a key would go along), answers are never
-unpacked. Of what a server says about an error only names are repeated, as the rest may hold source
-text or the key.
+unpacked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import email.utils
 import logging
 import re
 import ssl
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 import httpx2
 import msgspec
 
-from specengine.errors import (
-    EngineBusy,
-    PromptTooLong,
-    RequestError,
-    RequestInvalid,
-    SettingsInvalid,
-    UpstreamFailed,
-)
+from specengine.errors import SettingsInvalid, UpstreamFailed
 from specengine.upstream.breaker import Breaker
 from specengine.upstream.counters import MAX_METRICS_BYTES, read_counters
 from specengine.upstream.endpoint import is_loopback
 from specengine.upstream.events import END, Event, EventReader, read_event
+from specengine.upstream.failures import AttemptFailed, Progress, mapped, refused, retry_after_s
 from specengine.upstream.options import UpstreamOptions
 
 logger = logging.getLogger(__name__)
@@ -41,20 +34,11 @@ EVENT_STREAM: Final = "text/event-stream"
 MAX_REPLY_BYTES: Final = 2**18
 """Of anything that is no stream: a list of models, an error."""
 
-MAX_REST_S: Final = 300.0
-"""Longest pause that a server can ask for."""
-
-CLOSING_S: Final = 0.25
+CLOSING_S: Final = 0.1
 """Between the mark of the end and the end itself."""
 
 COUNTERS_EVERY_S: Final = 5.0
 KEEP_ALIVE_S: Final = 60.0
-
-RETRIED: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
-"""Statuses after which the same request may go well."""
-
-_NAME: Final = re.compile(rb'"(?:type|code)"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
-_TOO_LONG: Final = re.compile(rb"exceed_context_size|context_length_exceeded|context length")
 
 
 class ModelCard(msgspec.Struct, frozen=True):
@@ -89,38 +73,6 @@ class Facts:
     def short_model(self) -> str:
         """Its name without the folders that some servers put before it."""
         return self.model.rstrip("/").rsplit("/", 1)[-1][:120]
-
-
-class AttemptFailed(Exception):
-    """One request to one server came to nothing; internal to this package."""
-
-    def __init__(
-        self,
-        error: RequestError,
-        *,
-        may_retry: bool,
-        rest_s: float = 0.0,
-        is_fault: bool = True,
-        status: int = 0,
-    ) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.may_retry = may_retry
-        self.rest_s = rest_s
-        """Before another request, by the server's own wish."""
-        self.is_fault = is_fault
-        """Whether it speaks against the server's health."""
-        self.status = status
-        """Of HTTP; 0 if it did not come to that."""
-
-
-@dataclass
-class _Progress:
-    """How far an answer has come."""
-
-    has_text: bool = False
-    is_over: bool = False
-    """The server has said so."""
 
 
 class Server:
@@ -170,7 +122,7 @@ class Server:
 
         Raises:  AttemptFailed.
         """
-        with _mapped(self.name) as progress:
+        with mapped(self.name) as progress:
             timer = asyncio.timeout(self._options.limits.first_text_s)
             try:
                 async with timer, self._post(path, body) as response:
@@ -186,7 +138,7 @@ class Server:
         self,
         response: httpx2.Response,
         timer: asyncio.Timeout,
-        progress: _Progress,
+        progress: Progress,
         on_event: Callable[[Event], bool],
     ) -> None:
         reader, now = EventReader(), asyncio.get_running_loop().time
@@ -218,7 +170,7 @@ class Server:
         except AttemptFailed as failed:
             logger.info("%s: no metrics: %s", self.name, failed.error)
             return
-        self._has_counters = status == httpx2.codes.OK
+        self._has_counters = status == HTTPStatus.OK
         self.counters = read_counters(body.decode(errors="replace")) if self._has_counters else {}
 
     def _post(
@@ -233,7 +185,7 @@ class Server:
 
         Raises:  AttemptFailed.
         """
-        with _mapped(self.name):
+        with mapped(self.name):
             async with (
                 asyncio.timeout(self._options.limits.connect_s),
                 self._http.stream("GET", self.url + path) as response,
@@ -242,17 +194,17 @@ class Server:
 
     async def _check_status(self, response: httpx2.Response) -> None:
         status = response.status_code
-        if status == httpx2.codes.OK:
+        if status == HTTPStatus.OK:
             return
         body = await _read_body(self.name, response, MAX_REPLY_BYTES)
-        raise _refused(self.name, status, body, retry_after_s(response.headers.get("retry-after")))
+        raise refused(self.name, status, body, retry_after_s(response.headers.get("retry-after")))
 
     def _read_facts(self, status: int, body: bytes) -> Facts:
         wanted = self._options.model
-        if status in (httpx2.codes.NOT_FOUND, httpx2.codes.METHOD_NOT_ALLOWED) and wanted:
+        if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED) and wanted:
             return Facts("", wanted, 0)
-        if status != httpx2.codes.OK:
-            raise _refused(self.name, status, body, None)
+        if status != HTTPStatus.OK:
+            raise refused(self.name, status, body, None)
         try:
             cards = msgspec.json.decode(body, type=ModelList).data
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -274,23 +226,6 @@ class Server:
         return Facts(card.owned_by or "", card.id, size if isinstance(size, int) else 0)
 
 
-def retry_after_s(value: str | None, now: Callable[[], float] = time.time) -> float | None:
-    """Return the seconds that a Retry-After header asks for, at most ``MAX_REST_S``.
-
-    Source:  RFC 9110, section 10.2.3: a number of seconds, or a date.
-    """
-    if value is None:
-        return None
-    text = value.strip()
-    if re.fullmatch(r"[0-9]{1,9}", text):
-        return min(MAX_REST_S, float(text))
-    try:
-        seconds = email.utils.parsedate_to_datetime(text).timestamp() - now()
-    except (ValueError, OverflowError):
-        return None
-    return min(MAX_REST_S, max(0.0, seconds))
-
-
 def _http_client(url: str, options: UpstreamOptions) -> httpx2.AsyncClient:
     limits = options.limits
     return httpx2.AsyncClient(
@@ -299,7 +234,7 @@ def _http_client(url: str, options: UpstreamOptions) -> httpx2.AsyncClient:
         trust_env=not is_loopback(httpx2.URL(url).host),
         follow_redirects=False,
         headers={"Accept-Encoding": "identity", **options.key.header()},
-        timeout=httpx2.Timeout(None, connect=limits.connect_s, pool=limits.first_text_s),
+        timeout=httpx2.Timeout(None, connect=limits.connect_s, pool=limits.connect_s),
         limits=httpx2.Limits(
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_connections,
@@ -319,81 +254,17 @@ def _verification(ca_file: str) -> ssl.SSLContext | bool:
         ) from error
 
 
-@contextlib.contextmanager
-def _mapped(name: str) -> Generator[_Progress]:
-    """Turn what can go wrong on the way into AttemptFailed."""
-
-    def failed(what: str, *, hint: str = "", may_retry: bool = True) -> AttemptFailed:
-        return AttemptFailed(
-            UpstreamFailed(f"{name} {what}.", hint=hint),
-            may_retry=may_retry and not progress.has_text,
-        )
-
-    progress = _Progress()
-    try:
-        yield progress
-    except UpstreamFailed as error:
-        raise failed(f"sent {error.what.rstrip('.')}") from error
-    except TimeoutError as error:
-        what = (
-            "stopped in the middle of its answer" if progress.has_text else "did not answer in time"
-        )
-        raise failed(what) from error
-    except httpx2.PoolTimeout as error:
-        busy = EngineBusy(f"all connections to {name} are in use.")
-        raise AttemptFailed(busy, may_retry=True, is_fault=False) from error
-    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-        if isinstance(_root(error), ssl.SSLError):
-            hint = "Name the authority's file in upstream.caFile if it is one of your own."
-            raise failed(
-                "has a certificate that cannot be verified", hint=hint, may_retry=False
-            ) from error
-        raise failed("cannot be reached") from error
-    except httpx2.HTTPError as error:
-        raise failed(f"broke the connection off ({type(error).__name__})") from error
-
-
-def _root(error: BaseException) -> BaseException:
-    while (cause := error.__cause__ or error.__context__) is not None:
-        if isinstance(error, ssl.SSLError):
-            break
-        error = cause
-    return error
-
-
-def _refused(name: str, status: int, body: bytes, rest_s: float | None) -> AttemptFailed:
-    """Return what an answer with another status than 200 means."""
-    found = _NAME.search(body)
-    said = f" ({found[1].decode()})" if found else ""
-    what = f"{name} answers {status}{said}."
-    if httpx2.codes.is_redirect(status):
-        hint = "Redirects are not followed; set upstream.urls to where it leads."
-        return AttemptFailed(UpstreamFailed(what, hint=hint), may_retry=False)
-    if status in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
-        hint = "It wants a key, or another: see upstream.keyVariable."
-        return AttemptFailed(UpstreamFailed(what, hint=hint), may_retry=False)
-    if status == httpx2.codes.TOO_MANY_REQUESTS:
-        return AttemptFailed(EngineBusy(what), may_retry=True, rest_s=rest_s or 0.0, is_fault=False)
-    if status in RETRIED:
-        return AttemptFailed(UpstreamFailed(what), may_retry=True, rest_s=rest_s or 0.0)
-    if status == httpx2.codes.REQUEST_ENTITY_TOO_LARGE or _TOO_LONG.search(body):
-        error = PromptTooLong(what, hint="Lower context.maxPromptTokens.")
-        return AttemptFailed(error, may_retry=False, is_fault=False)
-    if status in (httpx2.codes.BAD_REQUEST, httpx2.codes.UNPROCESSABLE_ENTITY):
-        return AttemptFailed(RequestInvalid(what), may_retry=False, is_fault=False)
-    hint = "Check upstream.urls, upstream.model and upstream.fim."
-    return AttemptFailed(UpstreamFailed(what, hint=hint), may_retry=False, status=status)
-
-
 def _check_form(name: str, response: httpx2.Response) -> None:
     form = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     packing = response.headers.get("content-encoding", "identity").strip().lower()
-    if form != EVENT_STREAM or packing != "identity":
-        shown = re.sub(r"[^a-z0-9/+.-]", "", f"{form} {packing}")[:80]
-        raise AttemptFailed(
-            UpstreamFailed(f"{name} answers with {shown or 'no type'}, not with {EVENT_STREAM}."),
-            may_retry=False,
-        )
+    if form == EVENT_STREAM and packing == "identity":
+        return
+    wrong = packing if form == EVENT_STREAM else form or "no type"
+    shown = re.sub(r"[^a-z0-9/+. -]", "", wrong)[:80]
+    raise AttemptFailed(
+        UpstreamFailed(f"{name} answers with {shown}, not with plain {EVENT_STREAM}."),
+        may_retry=False,
+    )
 
 
 async def _read_body(name: str, response: httpx2.Response, max_bytes: int) -> bytes:
