@@ -43,6 +43,8 @@ class Ghost:
     """From sending the request to its answer."""
     request: int
     """Its number in the server's trace."""
+    num_covered: int = 0
+    """Characters behind the cursor that it replaces."""
 
 
 class Editor:
@@ -110,6 +112,16 @@ class Editor:
         self._change(self.cursor, opener + closer)
         self.cursor -= len(closer)
 
+    def type_over(self, text: str) -> None:
+        """Replace what stands behind the cursor by the same, as who types a closed bracket does."""
+        start, self.cursor = self.cursor, self.cursor + len(text)
+        self._change(start, text)
+
+    def accept(self, ghost: Ghost) -> None:
+        """Take a suggestion over, as one change."""
+        start, self.cursor = self.cursor, self.cursor + ghost.num_covered
+        self._change(start, ghost.text)
+
     def delete(self, num_chars: int) -> None:
         """Delete text before the cursor, as one change."""
         self._change(self.cursor - num_chars, "")
@@ -126,7 +138,11 @@ class Editor:
         answer = await self._client.text_document_inline_completion_async(params)
         ms = (time.perf_counter() - started) * 1000
         items = answer.items if isinstance(answer, types.InlineCompletionList) else answer or []
-        return Ghost(self._behind_cursor(items[0]) if items else "", ms, request)
+        if not items:
+            return Ghost("", ms, request)
+        shown, item_range = self._behind_cursor(items[0]), items[0].range
+        end = item_range.end.character if item_range is not None else params.position.character
+        return Ghost(shown, ms, request, end - params.position.character)
 
     async def next_trace(self) -> str:
         """Return the log line of the next request that has not been returned yet."""
