@@ -79,11 +79,25 @@ class Stage:
         item = types.TextDocumentItem(uri, language, 1, text)
         did_open(self.state, types.DidOpenTextDocumentParams(item))
 
-    def insert(self, line: int, character: int, text: str) -> None:
+    def insert(self, line: int, character: int, text: str, uri: str = URI) -> None:
         at = types.Position(line, character)
         change = types.TextDocumentContentChangePartial(types.Range(at, at), text)
-        document = types.VersionedTextDocumentIdentifier(2, URI)
+        document = types.VersionedTextDocumentIdentifier(2, uri)
         did_change(self.state, types.DidChangeTextDocumentParams(document, [change]))
+
+    def insert_everywhere(self, *places: tuple[int, int, str]) -> None:
+        """Insert texts at several cursors, in one notification, as editors do: the last first."""
+        changes: list[types.TextDocumentContentChangeEvent] = []
+        for line, character, text in places:
+            at = types.Position(line, character)
+            changes.append(types.TextDocumentContentChangePartial(types.Range(at, at), text))
+        document = types.VersionedTextDocumentIdentifier(2, URI)
+        did_change(self.state, types.DidChangeTextDocumentParams(document, changes))
+
+    async def settle(self) -> None:
+        """Let everything happen that is under way: sockets need some turns of the loop."""
+        for _ in range(20):
+            await asyncio.sleep(0)
 
     def delete(self, line: int, start: int, end: int) -> None:
         where = types.Range(types.Position(line, start), types.Position(line, end))

@@ -203,3 +203,198 @@ def test_without_following_each_key_is_asked_anew(tmp_path: Path):
         assert stage.engine.num_requests == 2
 
     play(tmp_path, scene)
+
+
+def test_keys_faster_than_the_engine_are_answered_by_the_first_request(tmp_path: Path):
+    """Cancelling on each key, a slow model would never answer at all."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f():\n    ")
+        answers = [stage.ask(1, 4)]
+        request = await stage.engine.next_request()
+        for at, key in enumerate("retu"):
+            stage.insert(1, 4 + at, key)
+            answers.append(stage.ask(1, 5 + at))
+            await asyncio.sleep(0)
+        request.answer("return 1\n")
+        *old, last = await asyncio.gather(*answers)
+        assert old == [None] * 4
+        assert texts(last) == ["rn 1"]
+        assert not request.cancelled.done()
+        assert stage.engine.num_requests == 1
+
+    play(tmp_path, scene)
+
+
+def test_burst_of_other_keys_leaves_one_request_alive(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f():\n    ")
+        answers = [stage.ask(1, 4)]
+        requests = [await stage.engine.next_request()]
+        for at, key in enumerate("xyz"):
+            requests[-1].write("return")
+            await stage.settle()
+            stage.insert(1, 4 + at, key)
+            answers.append(stage.ask(1, 5 + at))
+            requests.append(await stage.engine.next_request())
+        assert all(request.cancelled.done() for request in requests[:-1])
+        requests[-1].answer(" = 1\n")
+        *old, last = await asyncio.gather(*answers)
+        assert old == [None] * 3
+        assert texts(last) == [" = 1"]
+
+    play(tmp_path, scene)
+
+
+def test_editor_at_rest_asks_for_nothing(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f():\n    ")
+        stage.insert(1, 4, "x")
+        await stage.settle()
+        assert stage.engine.num_requests == 0
+        await stage.item(1, 5, " = 1\n")
+        (await stage.engine.next_request()).answer("    y = 2\n\nz")
+        await stage.settle()
+        assert stage.engine.num_requests == 2, "a look ahead goes one step, not on and on"
+
+    play(tmp_path, scene)
+
+
+def test_old_suggestion_does_not_come_back_after_a_change_around_it(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("a = 1\nb = \nc = 3\n")
+        await stage.item(1, 4, "2\n")
+        stage.insert(2, 0, "d")
+        answer = stage.ask(1, 4)
+        request = await stage.engine.next_request()
+        assert request.message.suffix == "\ndc = 3\n"
+        request.answer("4\n")
+        assert texts(await answer) == ["4"]
+
+    play(tmp_path, scene)
+
+
+def test_accepting_a_word_leaves_the_rest_as_it_was(tmp_path: Path):
+    """Nothing is doubled, and the engine is not asked."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f():\n    ")
+        await stage.item(1, 4, "return self.value\n")
+        column = 4
+        for word, rest in (("return", " self.value"), (" self", ".value"), (".", "value")):
+            stage.insert(1, column, word)
+            column += len(word)
+            assert texts(await stage.ask(1, column)) == [rest]
+        assert stage.engine.num_requests == 1
+
+    play(tmp_path, scene)
+
+
+def test_accepting_a_line_leaves_the_lines_below(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f():\n    ")
+        await stage.item(1, 4, "a()\n    b()\n\nc")
+        stage.insert(1, 4, "a()\n")
+        assert texts(await stage.ask(2, 0)) == ["    b()"]
+        stage.insert(2, 0, "    ")
+        assert texts(await stage.ask(2, 4)) == ["b()"]
+
+    play(tmp_path, scene)
+
+
+def test_document_with_tabs_gets_tabs(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("func f() {\n\tif a {\n\t\tb()\n\t}\n\t", language="go")
+        item = await stage.item(4, 1, "for {\n        c()\n    }\n")
+        assert item.insert_text == "for {\n\t\tc()\n\t}"
+
+    play(tmp_path, scene)
+
+
+def test_several_cursors_end_what_was_going_on(tmp_path: Path):
+    """Text is typed in two places at once, in one notification."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("a = \nb = \n")
+        answer = stage.ask(0, 4)
+        request = await stage.engine.next_request()
+        request.write("1")
+        await stage.settle()
+        stage.insert_everywhere((1, 4, "1"), (0, 4, "1"))
+        assert await request.cancelled is CancelCause.SUPERSEDED
+        assert await answer is None
+        answer = stage.ask(0, 5)
+        request = await stage.engine.next_request()
+        assert (request.message.prefix, request.message.suffix) == ("a = 1", "\nb = 1\n")
+        request.finish()
+        await answer
+
+    play(tmp_path, scene)
+
+
+def test_wide_characters_above_leave_the_cursor_where_it_is(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("# 😀😀 日本\nx = '😀' + \ny = 2\n")
+        answer = stage.ask(1, 11)
+        request = await stage.engine.next_request()
+        assert request.message.prefix == "# 😀😀 日本\nx = '😀' + "
+        request.answer("'日'\n")
+        result = await answer
+        assert result is not None
+        cursor = types.Position(1, 11)
+        assert result.items[0].range == types.Range(cursor, cursor)
+
+    play(tmp_path, scene)
+
+
+def test_engine_that_failed_once_is_asked_again(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("x = ")
+        answer = stage.ask(0, 4)
+        (await stage.engine.next_request()).fail("internal_fault", "a bug.")
+        assert texts(await answer) == []
+        await stage.item(0, 4, "1\n")
+
+    play(tmp_path, scene)
+
+
+def test_slow_answer_is_shown_when_it_comes(tmp_path: Path):
+    """No clock drops it; only an edit or another request does."""
+
+    async def scene(stage: Stage) -> None:
+        completion = CompletionSettings(patience_ms=1, look_ahead=False)
+        stage.state.settings = replace(stage.state.settings, completion=completion)
+        await stage.connect()
+        stage.open("def f():\n    ")
+        answer = stage.ask(1, 4)
+        request = await stage.engine.next_request()
+        await asyncio.wait({answer}, timeout=0.02)
+        assert not answer.done()
+        request.write("a()\n    b")
+        assert texts(await answer) == ["a()"]
+        request.answer("()\n\nc")
+
+    play(tmp_path, scene)
+
+
+def test_answer_stays_on_its_line(tmp_path: Path):
+    """An item whose range spans lines is not shown at all."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("f(g()\n)\n")
+        item = await stage.item(0, 4, "a)\n)\n")
+        assert item.range is not None
+        assert item.range.start.line == item.range.end.line == 0
+
+    play(tmp_path, scene)
