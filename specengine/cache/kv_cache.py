@@ -6,6 +6,7 @@ always reads whole tiles in calls of one constant shape (see models/attention.py
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -64,6 +65,18 @@ class KVCache:
     def pointers(self) -> tuple[int, int]:
         """Return where keys and values lie, [L, tiles, KV, …], for the native pass."""
         return self._keys.data_ptr(), self._values.data_ptr()
+
+    def layers(self, first: int, last: int) -> KVCache:
+        """Return a view of some layers, numbered from 0 on: the same rows, a length of its own.
+
+        The length begins as this one's. Rows that are written behind it stand behind this one's
+        too, so whoever appends here writes over them, and none that is stored is touched as long as
+        the view is not truncated.
+        """
+        assert 0 <= first < last <= self._keys.shape[0], f"layers {first} to {last}"
+        view = copy.copy(self)
+        view._keys, view._values = self._keys[first:last], self._values[first:last]
+        return view
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store rows behind ``length`` for one layer; ``length`` itself does not move.

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache, Slot
 from specengine.decoding import loop
 from specengine.decoding.forced_text import ForcedText
 from specengine.decoding.prompt import Prompt
 from specengine.decoding.stopping import StopStrings
 from specengine.draft import NOTHING, ROOT, Draft, Verdict
-from specengine.drafters.base import Drafter, Learner, Observer
+from specengine.drafters.base import Drafter, Learner, Observer, SharesCache
 from specengine.models.target import Rows, Tap, Target
 from specengine.models.tokenizer import Tokenizer
 from specengine.protocol import StopReason, TokenLogprobs
@@ -241,7 +242,17 @@ class Session:
         self._slot = self.models.prefixes.lease(self._token_ids)
         self.counts.reused = self._slot.cache.length
         self.counts.prefilled = len(self._token_ids) - self._slot.cache.length
+        self._share(self._slot.cache)
         return self._slot
+
+    def _share(self, cache: KVCache) -> None:
+        """Hand the cache to a drafter that runs on it."""
+        if not isinstance(self.drafter, SharesCache):
+            return
+        try:
+            self.drafter.share(cache)
+        except Exception:
+            self._give_up_drafter()
 
     def _propose(self, num_pending: int) -> Draft | None:
         """Return what to verify, or None if the drafter needs another pass for it."""

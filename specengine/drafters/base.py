@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from specengine.cache.kv_cache import KVCache
 from specengine.draft import Draft
 from specengine.sampling import GREEDY, Sampling
 
@@ -44,6 +45,19 @@ class Observer(Protocol):
 
         Called once after each pass of the target, in order. What a stored prefix has saved from
         being computed is not seen. ``streams`` are [T, hidden], by how many layers they passed.
+        """
+        ...
+
+
+@runtime_checkable
+class SharesCache(Protocol):
+    """A drafter that runs layers of the target over what the request has stored."""
+
+    def share(self, cache: KVCache) -> None:
+        """Take the request's cache, for as long as the request lasts.
+
+        Called once, before the first ``propose``. A drafter may write behind its rows, where the
+        next pass of the target writes too; rows and length stay as they are.
         """
         ...
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from specengine.cache.kv_cache import KVCache
 from specengine.draft import NOTHING, Draft
-from specengine.drafters.base import Drafter, DrafterSource
+from specengine.drafters.base import Drafter, DrafterSource, SharesCache
 from specengine.sampling import GREEDY, Sampling
 
 
@@ -38,6 +39,12 @@ class CompositeDrafter:
             if draft is None or len(draft):
                 return draft
         return NOTHING
+
+    def share(self, cache: KVCache) -> None:
+        """Hand the request's cache to those that run on it."""
+        for drafter in self._drafters:
+            if isinstance(drafter, SharesCache):
+                drafter.share(cache)
 
     def close(self) -> None:
         """Close all of them, also when one of them fails to."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -149,3 +150,34 @@ def test_copying_more_than_there_is_or_fits_is_a_bug() -> None:
     longer.advance(TILE + 1)
     with pytest.raises(AssertionError):
         full_cache().copy_prefix(longer, TILE + 1)
+
+
+def test_a_view_of_layers_has_their_rows_and_a_length_of_its_own() -> None:
+    cache = KVCache(SHAPE, TILE)
+    write(cache, [1, 2, 3])
+    cache.advance(3)
+    view = cache.layers(1, 2)
+    assert view.length == 3
+    assert all(torch.equal(*sides) for sides in zip(view.rows(0), cache.rows(1), strict=True))
+    rows = torch.full((2, SHAPE.num_kv_heads, SHAPE.head_dim), 7.0)
+    view.write(0, rows, rows)
+    view.advance(2)
+    assert (view.length, cache.length) == (5, 3)
+    assert numbers_in(cache) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("keys_by_dim", [False, True])
+def test_a_view_of_layers_lies_where_they_lie(keys_by_dim: bool) -> None:
+    shape = replace(SHAPE, num_layers=3, keys_by_dim=keys_by_dim)
+    cache = KVCache(shape, CAPACITY)
+    view = cache.layers(1, 3)
+    for own, all_layers in zip(view.pointers, cache.pointers, strict=True):
+        assert own - all_layers == cache.num_bytes // 2 // 3
+    assert view.num_bytes == cache.num_bytes * 2 // 3
+    assert view.capacity == cache.capacity
+
+
+@pytest.mark.parametrize(("first", "last"), [(-1, 1), (1, 1), (1, 3)])
+def test_a_view_of_layers_that_are_not_there_is_a_bug(first: int, last: int) -> None:
+    with pytest.raises(AssertionError, match="layers"):
+        KVCache(SHAPE, TILE).layers(first, last)

@@ -347,6 +347,46 @@ def test_a_learner_that_raises_costs_its_drafts_only(caplog: pytest.LogCaptureFi
     assert "a drafter failed" in caplog.text
 
 
+class Sharing(Watching):
+    """Takes the request's cache, and overwrites what lies behind its rows before each draft."""
+
+    name = "sharing"
+    caches: list[KVCache]
+
+    def share(self, cache: KVCache) -> None:
+        if self._fails:
+            raise RuntimeError("alone")
+        self.caches.append(cache)
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
+        (cache,) = self.caches
+        rows = torch.full((max_tokens, 2, 16), 9.0)
+        cache.layers(0, 2).write(1, rows, rows)
+        return super().propose(token_ids, max_tokens)
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, PREFIX * 3])
+def test_a_drafter_may_write_behind_the_rows_of_the_request(prefix: str) -> None:
+    plain, models = new_session(new_models(), prefix=prefix), new_models()
+    expected = run(plain)
+    for _ in range(2):  # the second finds rows of the first
+        source = Sharing(SuffixDrafts())
+        source.caches = []
+        session = new_session(models, source, prefix=prefix)
+        assert run(session) == expected
+        assert len(source.caches) == 1
+        assert session.counts.drafted > 0
+
+
+def test_a_drafter_that_cannot_take_the_cache_is_not_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = new_session(new_models(), Sharing(SuffixDrafts(), fails=True))
+    assert run(session) == run(new_session(new_models()))
+    assert session.counts.drafted == 0
+    assert "a drafter failed" in caplog.text
+
+
 def test_a_drafter_that_raises_costs_its_drafts_only(caplog: pytest.LogCaptureFixture) -> None:
     expected = run(new_session(new_models()))
     with caplog.at_level(logging.ERROR):

@@ -3,7 +3,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+import torch
 
+from specengine.cache.kv_cache import KVCache, KVShape
 from specengine.draft import NOTHING, Draft
 from specengine.drafters.composite import CompositeDrafts
 from specengine.sampling import GREEDY, Sampling
@@ -83,3 +85,30 @@ class ThinkingDrafts:
 def test_a_preferred_drafter_that_is_not_ready_is_waited_for() -> None:
     drafter = CompositeDrafts([ThinkingDrafts(), ScriptedDrafts([[1]])]).start([9])
     assert drafter.propose([9], 4) is None
+
+
+class SharingDrafts(ScriptedDrafts):
+    """A source of drafters that run on the request's cache."""
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> SharingDrafter:
+        return SharingDrafter(self)
+
+
+class SharingDrafter(ScriptedDrafter):
+    def __init__(self, source: SharingDrafts) -> None:
+        super().__init__([])
+        source.started.append(self)
+        self.caches: list[KVCache] = []
+
+    def share(self, cache: KVCache) -> None:
+        self.caches.append(cache)
+
+
+def test_the_cache_goes_to_those_that_run_on_it() -> None:
+    first, second = ScriptedDrafts([]), SharingDrafts([])
+    drafter = CompositeDrafts([first, second]).start([9])
+    cache = KVCache(KVShape(1, 1, 2, torch.float32, torch.device("cpu")), 8)
+    drafter.share(cache)
+    (sharing,) = second.started
+    assert isinstance(sharing, SharingDrafter)
+    assert sharing.caches == [cache]
