@@ -294,7 +294,9 @@ class _Request:
         """Have what follows the text of a settled run ready by the time that it is accepted."""
         completion = self.state.settings.completion
         shown = postprocess(run.remaining, view.place).text
-        if not completion.look_ahead or not completion.follow_typing or not shown:
+        # A guess is not worth the time of somebody else's server.
+        is_ours = self.state.settings.engine.backend == "local"
+        if not (is_ours and completion.look_ahead and completion.follow_typing and shown):
             return
         record = TraceRecord(self.record.request, time.time(), trigger="ahead")
         record.language = self.record.language
