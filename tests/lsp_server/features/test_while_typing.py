@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from lsprotocol import types
 
 from lsp_server.prompt import Prompt
-from lsp_server.settings import CompletionSettings
+from lsp_server.settings import CompletionSettings, EngineSettings, Settings
 from specengine.protocol import CancelCause
 from tests.lsp_server.stage import URI, Stage, play, texts
 
@@ -128,11 +129,18 @@ def test_request_in_another_document_ends_looking_ahead(tmp_path: Path):
     play(tmp_path, scene)
 
 
-def test_looking_ahead_can_be_turned_off(tmp_path: Path):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(completion=CompletionSettings(look_ahead=False)),
+        Settings(engine=EngineSettings(backend="upstream")),
+    ],
+    ids=["by a setting", "on somebody's server"],
+)
+def test_looking_ahead_can_be_off(tmp_path: Path, settings: Settings):
     async def scene(stage: Stage) -> None:
         await stage.connect()
-        completion = CompletionSettings(look_ahead=False)
-        stage.state.settings = replace(stage.state.settings, completion=completion)
+        stage.state.settings = settings
         stage.open("def f():\n    ")
         await stage.item(1, 4, "a()\n\nb")
         assert stage.state.documents[URI].session._ahead is None  # pyright: ignore[reportPrivateUsage]
