@@ -110,7 +110,8 @@ class CompletionSettings:
     """An automatic request is answered after so long with the whole lines that are there, or with
     the first one that comes; the rest follows when they are accepted. 0 waits for the end."""
     look_ahead: bool = True
-    """Go on behind a suggestion while it stands on the screen; False saves power."""
+    """Go on behind a suggestion while it stands on the screen; False saves power. Servers upstream
+    are not asked for it."""
     follow_typing: bool = True
     """False cancels and asks anew on each key, as a yardstick for what following saves."""
     menu: bool = False
