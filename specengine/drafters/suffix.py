@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from specengine.draft import NOTHING, ROOT, Draft
 from specengine.drafters.history import MAX_BYTES, History
 from specengine.drafters.texts import GAP, MAX_MATCH, Text, continuations, match_lens
@@ -41,17 +39,9 @@ BELIEFS: Final = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85)
 """Chances by length class, before anything is known."""
 
 
-class Kind(NamedTuple):
-    """What else tells candidates apart."""
-
-    is_own: bool
-    """Whether the request's own text proposes it too, not only the history."""
-    stand: int
-    """0 alone, 1 several agree, 2 most agree, 3 few agree, 4 a much longer match says otherwise."""
-
-
 STANDS: Final = (0.9, 1.0, 0.7, 0.3, 0.15)
-"""Factors of the beliefs, by stand."""
+"""Factors of the beliefs by how a candidate stands beside others: alone, several agree, most agree,
+few agree, a much longer match says otherwise."""
 
 NUM_CLASSES: Final = 2 * len(STANDS) * len(BELIEFS)
 
@@ -88,7 +78,7 @@ class SuffixDrafts:
     name = "suffix"
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self.history = History(max_bytes)
+        self.history: Final = History(max_bytes)
         self.rates = Rates()
 
     def learn(self, token_ids: Sequence[int]) -> None:
@@ -97,7 +87,7 @@ class SuffixDrafts:
 
     def forget(self) -> None:
         """Forget all texts."""
-        self.history = History(self.history.max_bytes)
+        self.history.forget()
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> SuffixDrafter:
         """Return the drafter of a request; it reads the prompt at the first proposal."""
@@ -108,7 +98,7 @@ class Voice(NamedTuple):
     """One place of an earlier text and what followed it."""
 
     match_len: int
-    is_own: bool
+    is_own: int
     token_ids: list[int]
 
 
@@ -120,6 +110,8 @@ class Candidate:
     class_at: int
     chance: float
     """That it comes, if its node does."""
+    depth: int
+    """How many tokens there are up to it."""
     voices: list[Voice]
     followers: list[Candidate] = field(default_factory=list["Candidate"])
     """Likeliest first; none where nobody has looked."""
@@ -154,24 +146,21 @@ class SuffixDrafter:
 
     def _voices(self, num_tokens: int) -> list[Voice]:
         """Return the places of the longest matches, longest first, with what followed them."""
-        tail, own, known = self._text.tail, self._text.ids, self._history.ids
-        own_places, known_places = self._text.places(tail), self._history.find(tail)
-        lens = np.concatenate(
-            [match_lens(own, own_places, tail), match_lens(known, known_places, tail)]
-        )
-        if not len(lens):
-            return []
-        num_own = len(own_places)
+        tail, own, history = self._text.tail, self._text.ids, self._history
+        own_places, places = self._text.places(tail), history.find(tail)
+        own_lens, lens = match_lens(own, own_places, tail), match_lens(history.ids, places, tail)
         # Of equally long matches first the own ones, and of these the most recent.
-        rank = np.arange(len(lens)) + np.where(np.arange(len(lens)) < num_own, 1000, 0)
-        best = np.argsort(-(lens * 10_000 + rank))[:MAX_VOICES]
-        is_own = best < num_own
-        rows = np.empty((len(best), num_tokens), np.int32)
-        rows[is_own] = continuations(own, own_places[best[is_own]], num_tokens)
-        rows[~is_own] = continuations(known, known_places[best[~is_own] - num_own], num_tokens)
+        voices = [(match_len, 1, number) for number, match_len in enumerate(own_lens.tolist())]
+        voices += [(match_len, 0, number) for number, match_len in enumerate(lens.tolist())]
+        voices.sort(reverse=True)
+        del voices[MAX_VOICES:]
+        own_at = [number for _, is_own, number in voices if is_own]
+        at = [number for _, is_own, number in voices if not is_own]
+        own_rows = iter(continuations(own, own_places[own_at], num_tokens, len(own)).tolist())
+        rows = iter(continuations(history.ids, places[at], num_tokens, history.end).tolist())
         return [
-            Voice(*each)
-            for each in zip(lens[best].tolist(), is_own.tolist(), rows.tolist(), strict=True)
+            Voice(match_len, is_own, next(own_rows if is_own else rows))
+            for match_len, is_own, _ in voices
         ]
 
     def _grow(self, voices: list[Voice], max_tokens: int) -> Draft:
@@ -180,24 +169,22 @@ class SuffixDrafter:
         token_ids: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
-        heap = [
-            (-each.chance, number, ROOT, 1, each) for number, each in enumerate(self._candidates)
-        ]
+        heap = [(-each.chance, number, ROOT, each) for number, each in enumerate(self._candidates)]
         heapq.heapify(heap)
         number = len(heap)
         while heap and len(token_ids) < max_tokens:
-            negative, _, parent, depth, candidate = heapq.heappop(heap)
+            negative, _, parent, candidate = heapq.heappop(heap)
             if -negative < LEAST_CHANCE:
                 break
             node = len(token_ids)
             token_ids.append(candidate.token_id)
             parents.append(parent)
             chances.append(-negative)
-            if depth < max_tokens:
-                candidate.followers = self._followers(candidate.voices, depth)
+            if candidate.depth < max_tokens:
+                candidate.followers = self._followers(candidate.voices, candidate.depth)
                 for each in candidate.followers:
                     number += 1
-                    heapq.heappush(heap, (negative * each.chance, number, node, depth + 1, each))
+                    heapq.heappush(heap, (negative * each.chance, number, node, each))
         if not token_ids:
             return NOTHING
         return Draft(tuple(token_ids), tuple(parents), SuffixDrafts.name, chances=tuple(chances))
@@ -206,26 +193,30 @@ class SuffixDrafter:
         """Return what comes at a depth by those voices that were right up to there."""
         groups: dict[int, list[Voice]] = {}
         for voice in voices:
-            groups.setdefault(voice.token_ids[depth], []).append(voice)
-        groups.pop(GAP, None)
+            token_id = voice.token_ids[depth]
+            if token_id in groups:
+                groups[token_id].append(voice)
+            elif token_id != GAP:
+                groups[token_id] = [voice]
         if not groups:
             return []
-        # Voices come longest match first, so the first of a group has its longest.
-        serious = (max(group[0].match_len for group in groups.values()) + depth) / 2
-        num_serious = {
-            token_id: sum(voice.match_len + depth >= serious for voice in group)
+        # Voices come longest match first.
+        serious = (voices[0].match_len + depth) / 2 - depth
+        counts = {
+            token_id: sum([voice.match_len >= serious for voice in group])
             for token_id, group in groups.items()
         }
-        total = sum(num_serious.values())
+        total = sum(counts.values())
         trust = self._right / self._expected
         found: list[Candidate] = []
         for token_id, group in groups.items():
-            stand = _stand(num_serious[token_id], total)
+            match_len = min(group[0].match_len + depth, MAX_MATCH)
             is_own = any(voice.is_own for voice in group)
-            at = _class_of(min(group[0].match_len + depth, MAX_MATCH), Kind(is_own, stand))
+            at = _class_of(match_len, is_own, _stand(counts[token_id], total))
             chance = min(self._rates.chance(at) * trust, 0.98)
-            found.append(Candidate(token_id, at, chance, group))
-        found.sort(key=lambda candidate: -candidate.chance)
+            found.append(Candidate(token_id, at, chance, depth + 1, group))
+        if len(found) > 1:
+            found.sort(key=_chance_of, reverse=True)
         return found
 
     def _judge(self, token_ids: Sequence[int]) -> None:
@@ -255,8 +246,16 @@ def _stand(num_serious: int, total: int) -> int:
     return 2 if 2 * num_serious >= total else 3
 
 
-def _class_of(match_len: int, kind: Kind) -> int:
-    return (kind.is_own * len(STANDS) + kind.stand) * len(BELIEFS) + LEN_CLASS[match_len]
+def _class_of(match_len: int, is_own: bool, stand: int) -> int:
+    """Return the class of a candidate, by its longest match and who proposes it.
+
+    Those that the request's own text proposes are told apart from those of the history alone.
+    """
+    return (is_own * len(STANDS) + stand) * len(BELIEFS) + LEN_CLASS[match_len]
+
+
+def _chance_of(candidate: Candidate) -> float:
+    return candidate.chance
 
 
 def _beliefs() -> Iterator[float]:

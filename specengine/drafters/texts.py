@@ -89,16 +89,20 @@ def narrowed(ids: Ids, places: Places, tail: Ids, known_len: int) -> Places:
 
 
 def match_lens(ids: Ids, places: Places, tail: Ids) -> npt.NDArray[np.intp]:
-    """Return for each place how many of the last tokens before it are those of ``tail``."""
-    before = ids[places[:, None] - np.arange(MAX_MATCH, 0, -1)]
-    differs = (before[:, ::-1] != tail[::-1]) | (tail[::-1] == GAP)
+    """Return for each place how many of the last tokens before it are those of ``tail``.
+
+    ``ids`` may be a ring.
+    """
+    before = ids.take(places[:, None] - np.arange(1, MAX_MATCH + 1), mode="wrap")
+    backwards = tail[::-1]
+    differs = (before != backwards) | (backwards == GAP)
     return np.where(differs.any(1), differs.argmax(1), MAX_MATCH)
 
 
-def continuations(ids: Ids, places: Places, num_tokens: int) -> Ids:
-    """Return what follows each place, [places, num_tokens].
+def continuations(ids: Ids, places: Places, num_tokens: int, end: int) -> Ids:
+    """Return what follows each place, [places, num_tokens]; ``ids`` may be a ring.
 
-    Behind the end of the text it goes on with itself from the place on, as a loop does.
+    Behind ``end``, the end of the text, it goes on with itself from the place on, as a loop does.
     """
     offsets = np.arange(num_tokens)
-    return ids[places[:, None] + offsets % (len(ids) - places)[:, None]]
+    return ids.take(places[:, None] + offsets % (end - places)[:, None], mode="wrap")

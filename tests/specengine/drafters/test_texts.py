@@ -53,7 +53,7 @@ def test_match_lengths_are_those_found_by_comparing(ids: list[int]) -> None:
 def test_what_follows_goes_on_with_itself_past_the_end(ids: list[int], number: int) -> None:
     text = text_of(ids)
     places = text.places(text.tail)
-    rows = continuations(text.ids, places, number).tolist()
+    rows = continuations(text.ids, places, number, len(text.ids)).tolist()
     for place, row in zip(places.tolist(), rows, strict=True):
         grown = list(ids)
         for at in range(place - MAX_MATCH, place - MAX_MATCH + number):
