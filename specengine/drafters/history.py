@@ -32,7 +32,7 @@ MAX_BYTES: Final = 16 * 2**20
 LEAST_TOKENS: Final = 1024
 """A smaller ring is none."""
 
-MAX_STEPS: Final = 128
+MAX_STEPS: Final = 64
 """Links of a chain that are followed."""
 
 NUM_RECENT: Final = 8
@@ -40,6 +40,11 @@ NUM_RECENT: Final = 8
 
 LAST_PLACE: Final = 2**31 - 1
 """Places are 32 bits; behind this one all is forgotten, which takes weeks of reading."""
+
+MULTIPLIER: Final = 0x9E3779B97F4A7C15
+SHIFT: Final = 29
+MASK: Final = 2**64 - 1
+"""Of the hash of a run."""
 
 NOWHERE: Final[Places] = np.empty(0, np.intp)
 
@@ -99,9 +104,9 @@ class History:
         oldest = self.end - self._capacity + MAX_MATCH
         for chain in self._chains:
             if self._capacity and tail[-chain.run_len] != GAP:
-                found = chain.places(self._ids, tail, max(oldest, 1))
-                if found:
-                    return np.array(found[::-1], np.intp)
+                places = chain.places(self._ids, tail, max(oldest, 1))
+                if len(places):
+                    return places
         return NOWHERE
 
     def _add(self, text: Ids) -> None:
@@ -146,29 +151,27 @@ class _Chain:
         is_last = np.append(is_first[1:], True)
         self._newest[slots[is_last]] = places[is_last]
 
-    def places(self, ids: Ids, tail: Ids, oldest: int) -> list[int]:
-        """Return the newest places in the ring behind the last tokens of ``tail``, newest first."""
-        key = np.zeros(1, np.uint64)
-        for token_id in tail[-self.run_len :].astype(np.uint64):
-            key = _mixed(key, token_id)
-        found: list[int] = []
-        num_steps, capacity = 0, len(ids)
-        run = tail[-self.run_len :].tolist()
-        backs = range(self.run_len, 0, -1)
-        place = int(self._newest[int(key[0]) % len(self._newest)])
-        while place >= oldest and num_steps < MAX_STEPS and len(found) < MAX_PLACES:
-            # Other runs may share the chain.
-            if all(ids[(place - back) % capacity] == run[-back] for back in backs):
-                found.append(place)
+    def places(self, ids: Ids, tail: Ids, oldest: int) -> Places:
+        """Return the newest places in the ring behind the last tokens of ``tail``, ascending."""
+        key = 0
+        for token_id in tail[-self.run_len :].tolist():
+            key = (key ^ token_id) * MULTIPLIER & MASK
+            key ^= key >> SHIFT
+        linked: list[int] = []
+        place, capacity = int(self._newest[key % len(self._newest)]), len(ids)
+        while place >= oldest and len(linked) < MAX_STEPS:
+            linked.append(place)
             place = int(self._earlier[place % capacity])
-            num_steps += 1
-        return found
+        found = np.array(linked[::-1], np.intp)
+        # Other runs may share the chain.
+        before = ids.take(found[:, None] - np.arange(self.run_len, 0, -1), mode="wrap")
+        return found[(before == tail[-self.run_len :]).all(1)][-MAX_PLACES:]
 
 
 def _mixed(keys: npt.NDArray[np.uint64], ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return hashes of runs that are longer by one token."""
-    keys = (keys ^ ids) * np.uint64(0x9E3779B97F4A7C15)
-    return keys ^ (keys >> np.uint64(29))
+    keys = (keys ^ ids) * np.uint64(MULTIPLIER)
+    return keys ^ (keys >> np.uint64(SHIFT))
 
 
 def _common_len(left: Ids, right: Ids) -> int:
