@@ -17,6 +17,9 @@ PAUSE_MS: Final = 1000.0
 OVERDUE: Final = 1.2
 """A key that has not come after so many usual gaps is not coming: the burst is over."""
 
+LATE: Final = 2.0
+"""So much longer than was waited for it, an answer that never came is taken to be."""
+
 _NUM_GAPS: Final = 4
 _NUM_ANSWERS: Final = 8
 
@@ -39,9 +42,12 @@ class KeystrokePace:
                 self._gaps_ms.append(gap_ms)
         self._last_ms = now_ms
 
-    def observe_answer(self, ms: float) -> None:
-        """Take note of how long the engine took for something to show."""
-        self._answers_ms.append(ms)
+    def observe_answer(self, ms: float, *, has_come: bool = True) -> None:
+        """Take note of how long the engine took for something to show.
+
+        One that had not come when the next key did would have taken longer; nobody knows how long.
+        """
+        self._answers_ms.append(ms if has_come else ms * LATE)
 
     def delay_ms(self, now_ms: float, max_ms: float) -> float:
         """Return how long to wait now, at most ``max_ms``.

@@ -60,6 +60,14 @@ def test_one_slow_answer_changes_little():
     assert pace.delay_ms(1080, MAX_MS) == 0
 
 
+def test_answers_that_never_come_are_known_to_be_slow():
+    """Else who types faster than the engine answers would never be waited for."""
+    pace = typed(1000, 1100, 1200, answer_ms=None)
+    for _ in range(3):
+        pace.observe_answer(100, has_come=False)
+    assert pace.delay_ms(1200, MAX_MS) == MAX_MS
+
+
 def test_zero_turns_it_off():
     assert typed(0, 10, 20).delay_ms(20, 0) == 0
 
