@@ -183,9 +183,10 @@ class _Request:
         if client is None:
             return self._empty("engine_unavailable")
         run = self._start(view, client)
-        if not await self._wait_for_text(run, ticket):
+        is_wanted = await self._wait_for_text(run, ticket)
+        view.opened.pace.observe_answer(self.state.now_ms() - self.asked_ms, has_come=is_wanted)
+        if not is_wanted:
             return self._superseded(ticket)
-        view.opened.pace.observe_answer(self.state.now_ms() - self.asked_ms)
         if not run.settled.done():
             # The run goes on; it answers whoever accepts these lines or types along.
             return self._finish(view, run.whole_lines, Outcome.SHOWN, "whole_lines")
