@@ -62,6 +62,24 @@ def test_failed_alternative_leaves_the_others(tmp_path: Path):
     play(tmp_path, scene)
 
 
+def test_late_alternative_is_taken_as_far_as_it_has_come(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        completion = CompletionSettings(patience_ms=1, alternatives=3)
+        stage.state.settings = replace(stage.state.settings, completion=completion)
+        await stage.connect()
+        stage.open("def f():\n    ")
+        answer = stage.ask(1, 4, kind=INVOKED)
+        first, second, third = [await stage.engine.next_request() for _ in range(3)]
+        second.write("b()\n    c()\n    d")
+        third.write("e")
+        await stage.settle()
+        first.answer("a()\n\nx")
+        assert texts(await answer) == ["a()", "b()\n    c()"]
+        assert await second.cancelled is CancelCause.SUPERSEDED
+
+    play(tmp_path, scene)
+
+
 def test_explicit_request_is_answered_where_an_automatic_one_is_not(tmp_path: Path):
     async def scene(stage: Stage) -> None:
         await stage.connect()
