@@ -195,15 +195,22 @@ class _Request:
         if run.is_refuted:
             self._conclude(Outcome.SUPERSEDED, "engine_cancelled")
             return None
-        texts = [run.remaining]
-        for other in self.alternatives:
-            if not await ticket.wait(other.settled):
-                return self._superseded(ticket)
-            texts += [other.remaining] if other.error is None and not other.is_refuted else []
+        others = await self._alternative_texts(ticket)
+        if ticket.superseded.done():
+            return self._superseded(ticket)
         done = run.finished.result() if run.finished.done() else None
         self._look_ahead(run, view)
         reason = done.stop_reason if done is not None else "stopped"
-        return self._finish(view, texts[0], Outcome.SHOWN, reason, *texts[1:])
+        return self._finish(view, run.remaining, Outcome.SHOWN, reason, *others)
+
+    async def _alternative_texts(self, ticket: Ticket) -> list[str]:
+        """Return what there is to choose from; whoever is late is taken as far as it has come."""
+        ends_ms = self.state.now_ms() + self.state.settings.completion.patience_ms
+        for other in self.alternatives:
+            left_ms = max(0.0, ends_ms - self.state.now_ms())
+            await ticket.wait(other.settled, left_ms / 1000)
+        runs = [run for run in self.alternatives if run.error is None and not run.is_refuted]
+        return [run.whole_lines if run.is_running else run.remaining for run in runs]
 
     async def _wait_for_text(self, run: Run, ticket: Ticket) -> bool:
         """Wait for the whole text, or after some time for a line; return whether it is wanted."""
