@@ -78,6 +78,8 @@ class TraceRecord(msgspec.Struct):
     """The named reason for the outcome."""
     model: str = ""
     drafter: str = ""
+    drafting: str = ""
+    """How many drafts each drafter has made, and why there was none in other passes."""
     ms: Milliseconds = msgspec.field(default_factory=Milliseconds)
     tokens: TokenCounts = msgspec.field(default_factory=TokenCounts)
     steps: int = 0
@@ -88,7 +90,7 @@ class TraceRecord(msgspec.Struct):
 
     def take_engine_part(self, done: Done) -> None:
         """Copy what the engine counted and measured."""
-        self.model, self.drafter = done.model, done.drafter
+        self.model, self.drafter, self.drafting = done.model, done.drafter, done.drafting
         self.tokens, self.steps = done.tokens, done.steps
         self.ms.queue += done.ms.queue
         self.ms.prefill = done.ms.prefill

@@ -30,6 +30,8 @@ class Draft:
     chances: tuple[float, ...] = ()
     """For each token how likely the drafter thinks it that it is accepted, with all before it;
     empty where it does not know."""
+    reason: str = ""
+    """Why it is empty, if its drafter says so."""
 
     def __post_init__(self) -> None:
         assert len(self.laws) in (0, len(self.token_ids))

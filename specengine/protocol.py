@@ -198,6 +198,8 @@ class Done(_Message, frozen=True, tag="done"):
     """One for each of ``token_ids``, if asked for."""
     alternatives: tuple[str, ...] = ()
     """The other completions, if more than one was asked for."""
+    drafting: str = ""
+    """How many drafts each drafter has made, and why there was none: ``suffix 7, no idea 3``."""
 
 
 class Failed(_Message, frozen=True, tag="failed"):

@@ -145,13 +145,23 @@ class Outcome:
         )
 
     @property
+    def drafting(self) -> str:
+        """Return how many drafts each drafter has made, and why there was none in other passes."""
+        by_drafter = self.counts.by_drafter.items()
+        numbers = {name: told.drafts for name, told in by_drafter if told.drafts}
+        return ", ".join(
+            f"{what} {number}" for what, number in (numbers | self.counts.undrafted).items()
+        )
+
+    @property
     def line(self) -> str:
         """Return it in one line for the log, without any text."""
         tokens = self.tokens
         return (
             f"{self.cause or self.stop_reason}, {tokens.prompt} prompt tokens of which "
             f"{tokens.reused} reused, {tokens.emitted} written in {self.counts.steps} steps, "
-            f"{tokens.drafted} drafted, {tokens.accepted} accepted, "
+            f"{tokens.drafted} drafted ({self.drafting or 'no drafts'}), "
+            f"{tokens.accepted} accepted, "
             f"{self.queue_ms:.0f} ms waiting, {self.total_ms:.0f} ms in all"
         )
 

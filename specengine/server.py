@@ -213,6 +213,7 @@ class Server:
             cause=outcome.cause,
             model=self._engine.model,
             drafter=outcome.drafter or self._engine.status.drafter,
+            drafting=outcome.drafting,
             steps=outcome.counts.steps,
             tokens=outcome.tokens,
             ms=outcome.ms,

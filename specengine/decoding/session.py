@@ -84,6 +84,8 @@ class Counts:
     verify_ms: float = 0.0
     by_drafter: dict[str, Drafting] = field(default_factory=dict[str, Drafting])
     """By the name in each draft; empty for passes that had none."""
+    undrafted: dict[str, int] = field(default_factory=dict[str, int])
+    """Passes that had none, by the reason, if the drafter gave one."""
 
 
 @dataclass(frozen=True)
@@ -319,6 +321,9 @@ class Session:
         told = self.counts.by_drafter.setdefault(draft.drafter, Drafting())
         if len(draft):
             told.note(len(draft), num_accepted)
+        elif draft.reason:
+            undrafted = self.counts.undrafted
+            undrafted[draft.reason] = undrafted.get(draft.reason, 0) + 1
         if not self._reads_prompt:
             told.timed_tokens += num_accepted + 1
             told.draft_ms += self.counts.draft_ms - self._told_draft_ms

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Final
 
@@ -334,12 +333,6 @@ class AdaptiveDrafter:
         """What drafting has taken for the coming pass."""
         self._by: Member | None = None
         """Who has made its draft."""
-        self._passes: Counter[str] = Counter()
-
-    @property
-    def summary(self) -> str:
-        """Return who proposed how often, and why nobody did, for the trace."""
-        return ", ".join(f"{what} {number}" for what, number in self._passes.most_common())
 
     def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
         """Return the draft that is worth most; wait for one that is not ready."""
@@ -461,12 +454,10 @@ class AdaptiveDrafter:
 
     def _take(self, choice: Choice) -> Draft:
         self._by = choice.member
-        name = choice.draft.drafter
-        if not len(choice.draft):
-            reasons = {member.part.reason for member in self._members}
-            name = NOT_WORTH_IT if NOT_WORTH_IT in reasons else NO_IDEA
-        self._passes[name] += 1
-        return choice.draft
+        if len(choice.draft):
+            return choice.draft
+        reasons = {member.part.reason for member in self._members}
+        return replace(NOTHING, reason=NOT_WORTH_IT if NOT_WORTH_IT in reasons else NO_IDEA)
 
 
 class ObservingDrafter(AdaptiveDrafter):

@@ -30,8 +30,8 @@ def test_line_has_the_stable_fields_and_no_text(tmp_path: Path):
     assert "secret" not in line
     data = json.loads(line)
     assert set(data) == {
-        "request", "time", "document_version", "language", "trigger", "scope", "outcome", "exit",
-        "model", "drafter", "ms", "tokens", "steps", "late_steps", "upstream",
+        "request", "time", "session", "document_version", "language", "trigger", "scope", "outcome", "exit",
+        "model", "drafter", "drafting", "ms", "tokens", "steps", "late_steps", "upstream",
     }  # fmt: skip
     assert list(data["ms"]) == [
         "debounce", "context", "queue", "prefill", "draft", "verify", "postprocess", "total",

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specengine.cache.kv_cache import KVCache, KVShape
-from specengine.decoding.session import Counts
+from specengine.decoding.session import Counts, Drafting
 from specengine.errors import EngineBusy, InternalFault, PromptTooLong, RequestError
 from specengine.models.target import Rows
 from specengine.protocol import CancelCause, Complete, SamplingOptions, StopReason, TokenLogprobs
@@ -430,3 +430,11 @@ def test_a_request_that_spoils_a_shared_pass_fails_alone(caplog: pytest.LogCaptu
     assert set(desk.failed) == {2}
     assert {request: outcome.text for request, outcome in desk.done.items()} == {1: "xx.", 3: "xx."}
     desk.check_all_closed()
+
+
+def test_an_outcome_tells_who_drafted_and_why_nobody_did() -> None:
+    by_drafter = {"": Drafting(), "suffix": Drafting(drafts=7), "eagle": Drafting(drafts=2)}
+    counts = Counts(by_drafter=by_drafter, undrafted={"no idea": 3})
+    outcome = Outcome("", (), StopReason.LENGTH, None, "auto", counts, 0.0, 0.0)
+    assert outcome.drafting == "suffix 7, eagle 2, no idea 3"
+    assert "(suffix 7, eagle 2, no idea 3)" in outcome.line

@@ -15,7 +15,7 @@ from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache
 from specengine.decoding.prompt import PromptLayout
 from specengine.decoding.session import Limits, Models, Session
-from specengine.draft import Draft
+from specengine.draft import NOTHING, Draft
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.none import NoDrafts
 from specengine.drafters.suffix import SuffixDrafts
@@ -551,3 +551,16 @@ def test_passes_without_a_draft_are_told_too() -> None:
     assert (told.drafts, told.drafted, told.accepted_at) == (0, 0, [])
     assert 0 < told.timed_tokens <= session.counts.steps
     assert told.verify_ms == pytest.approx(session.counts.verify_ms)
+
+
+class Asleep(NoDrafts):
+    """Says why it drafts nothing."""
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        return replace(NOTHING, reason="asleep")
+
+
+def test_why_a_pass_has_no_draft_is_counted() -> None:
+    session = new_session(new_models(), Asleep(), heal=False)
+    run(session)
+    assert session.counts.undrafted == {"asleep": session.counts.steps}
