@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lsp_server.documents import Edit
 from lsp_server.typed import Typed
@@ -56,3 +58,23 @@ def test_edit_at_the_cursor_goes_on(typed: Typed, edit: Edit, expected: Typed):
 )
 def test_edit_elsewhere_does_not(typed: Typed, edit: Edit):
     assert typed.after(edit) is None
+
+
+BEFORE, BEHIND = "f = (", ")\nx"
+PIECES = st.sampled_from(["a", "(", ")", "()", "[]", '""', "'", "\n", "", "ab)"])
+EDITS = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 3), PIECES), max_size=8)
+
+
+@given(EDITS)
+def test_what_is_known_is_what_stands_there(edits: list[tuple[int, int, str]]):
+    """Whatever is edited: as long as it goes on, nothing else of the document has changed."""
+    document = BEFORE + BEHIND
+    typed: Typed | None = Typed(len(BEFORE))
+    for start, num_removed, text in edits:
+        start = min(start, len(document))
+        end = min(start + num_removed, len(document))
+        document = document[:start] + text + document[end:]
+        typed = typed.after(Edit(start, end, text))
+        if typed is None:
+            return
+        assert document == BEFORE + typed.text + typed.closers + BEHIND
