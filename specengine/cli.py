@@ -148,7 +148,13 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="auto, cpu, cuda or another torch device")
     parser.add_argument("--limit", type=int, help="prompts, gaps of each set, or keys to take")
     parser.add_argument("--runs", type=int, help="repetitions; default: decode 3, peers 5")
-    parser.add_argument("--sets", metavar="single,multi,span", help="of infill; default: all")
+    parser.add_argument(
+        "--sets",
+        metavar="NAME,…",
+        help="of infill: single, multi, span; default: all. Of decode: humaneval, edits, rename, "
+        "boilerplate, tests, json, yaml, html, calls, prose, noise; default: the first two",
+    )
+    parser.add_argument("--alone", action="store_true", help="decode: leave transformers out")
     parser.add_argument(
         "--shapes", metavar="0.5b,7b,…", help="of shapes: sizes of Qwen2.5-Coder; default: to 7b"
     )

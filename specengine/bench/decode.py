@@ -39,6 +39,8 @@ class DecodeRow(msgspec.Struct, frozen=True):
     """Share of drafted tokens that were accepted."""
     speedup_vs_plain: float
     """Of decode_tok_s, against plain decoding of the same engine in the same run."""
+    worst_speedup: float
+    """The same of the prompt where it is least; each prompt's is the median over the runs."""
     ms_per_pass: float
     texts_differ: int
     """Texts that are not those of plain decoding of the same engine."""
@@ -125,6 +127,7 @@ def summarise(
         tokens_per_pass=rounded(sum(one.num_decoded for one in written) / num_passes),
         acceptance=rounded(num_accepted / num_drafted) if num_drafted else None,
         speedup_vs_plain=rounded(statistics.median(speedups)),
+        worst_speedup=rounded(min(_speedups_by_prompt(runs, plain))),
         ms_per_pass=rounded(sum(one.decode_ms for one in written) / num_passes),
         texts_differ=_num_different(runs, plain),
         texts=len(runs[0]),
@@ -173,6 +176,16 @@ def _rows(
         assert base is not mine or contestant.drafter == PLAIN, "plain decoding comes first"
         rows.append(summarise(name, contestant, conditions, mine, base))
     return rows
+
+
+def _speedups_by_prompt(runs: Sequence[Run], plain: Sequence[Run]) -> list[float]:
+    return [
+        statistics.median(
+            decode_rate([run[at]]) / decode_rate([base[at]])
+            for run, base in zip(runs, plain, strict=True)
+        )
+        for at in range(len(runs[0]))
+    ]
 
 
 def _rate(num_tokens: int, ms: float) -> float:

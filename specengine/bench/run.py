@@ -39,7 +39,9 @@ from specengine.bench.peers import (
 )
 from specengine.bench.report import Report, table, write_report
 from specengine.bench.workloads import (
+    CLASSES,
     INFILL_SETS,
+    SETS,
     example_file,
     infill_sets,
     load_problems,
@@ -59,7 +61,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 SETTINGS: Final = ("model", "drafter", "draft_model", "precision", "device")
 """Options that are engine settings too."""
 
-FURTHER_OPTIONS: Final = ("sets", "no_heal", "run_tests", "shapes", "tokens")
+FURTHER_OPTIONS: Final = ("sets", "no_heal", "run_tests", "shapes", "tokens", "alone")
 """Of one benchmark each."""
 
 DECODE_RUNS: Final = 3
@@ -153,19 +155,23 @@ def _bench_decode(settings: EngineSettings, options: argparse.Namespace) -> Rows
         OwnContestant(own, decode.PLAIN),
         OwnContestant(own, settings.drafter),
     ]
-    contestants += _peers(own)
-    sets = _token_sets(own.layout, options.limit or DECODE_LIMIT)
+    if not options.alone:
+        contestants += _peers(own)
+    names = _names("sets", options.sets, (*SETS, *CLASSES), SETS)
+    sets = _token_sets(own.layout, options.limit or DECODE_LIMIT, names)
     runs = options.runs or DECODE_RUNS
     conditions = decode.Conditions(own.entry.name, own.models.target.precision, runs)
     return decode.measure(sets, contestants, conditions, _show)
 
 
-def _token_sets(layout: PromptLayout, limit: int) -> list[decode.TokenSet]:
+def _token_sets(
+    layout: PromptLayout, limit: int, names: Sequence[str] = SETS
+) -> list[decode.TokenSet]:
     return [
         decode.TokenSet(
             texts.name, [layout.lay_out(text, "", heal=False).token_ids for text in texts.prompts]
         )
-        for texts in prompt_sets(limit)
+        for texts in prompt_sets(limit, names)
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import importlib.resources
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,19 @@ from specengine.errors import ConfigError
 
 SETS: Final = ("humaneval", "edits")
 """Names of the sets that decoding is measured on."""
+
+CLASSES: Final = (
+    "rename",
+    "boilerplate",
+    "tests",
+    "json",
+    "yaml",
+    "html",
+    "calls",
+    "prose",
+    "noise",
+)
+"""Names of further sets, of a few prompts of one kind each."""
 
 INFILL_SETS: Final = ("single", "multi", "span")
 """Names of the sets that filling in is measured on."""
@@ -72,14 +86,22 @@ class PromptSet:
     prompts: tuple[str, ...]
 
 
-def prompt_sets(limit: int) -> list[PromptSet]:
-    """Return the sets of the decode benchmark, cut to ``limit`` prompts each."""
+def prompt_sets(limit: int, names: Sequence[str] = SETS) -> list[PromptSet]:
+    """Return sets of the decode benchmark, cut to ``limit`` prompts each."""
     problems = load_problems()
-    humaneval = [problem.prompt for problem in problems]
-    return [
-        PromptSet(name, tuple(prompts[:limit]))
-        for name, prompts in zip(SETS, (humaneval, edits(problems)), strict=True)
-    ]
+    prompts = {
+        "humaneval": [problem.prompt for problem in problems],
+        "edits": edits(problems),
+        **load_classes(),
+    }
+    return [PromptSet(name, tuple(prompts[name][:limit])) for name in names]
+
+
+def load_classes() -> dict[str, list[str]]:
+    """Return the prompts of each class: where copying pays, and where nothing can be guessed."""
+    file = importlib.resources.files("specengine.bench") / "data" / "prompts.toml"
+    known = tomllib.loads(file.read_text("utf-8"))
+    return {name: known[name]["prompts"] for name in CLASSES}
 
 
 def edits(problems: Sequence[Problem]) -> list[str]:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -92,3 +92,20 @@ def test_contestants_take_turns_after_a_warm_up():
 def test_plain_decoding_must_come_first():
     with pytest.raises(AssertionError, match="plain decoding comes first"):
         measure(SETS, [Scripted("ours", "suffix", [10] * 3)], CONDITIONS, nothing)
+
+
+def test_the_prompt_that_gains_least_is_told():
+    @dataclass
+    class Uneven(Scripted):
+        """Slower than plain on the second prompt."""
+
+        def write(self, prompt_ids: Sequence[int], num_tokens: int) -> Written:
+            written = super().write(prompt_ids, num_tokens)
+            factor = 1.25 if len(prompt_ids) == 4 else 0.5
+            return replace(written, decode_ms=factor * written.decode_ms)
+
+    plain, uneven = Scripted("ours", "none", [70] * 3), Uneven("ours", "suffix", [70] * 3)
+    plain_row, row = measure(SETS, [plain, uneven], CONDITIONS, nothing)
+    assert plain_row.worst_speedup == 1.0
+    assert row.worst_speedup == 0.8
+    assert row.speedup_vs_plain == pytest.approx(140 / 122.5, abs=1e-3)

@@ -26,6 +26,7 @@ class Row(msgspec.Struct, frozen=True):
 def options(**changes: Any) -> argparse.Namespace:
     names = ("model", "drafter", "draft_model", "precision", "device", "limit", "json", "plot")
     fixed = {"runs": 3, "sets": None, "no_heal": False, "run_tests": False, "shapes": None}
+    fixed["alone"] = False
     return argparse.Namespace(**{**dict.fromkeys(names), **fixed, **changes})
 
 
@@ -77,6 +78,18 @@ def test_command_names_only_what_was_given():
 def test_command_names_the_options_of_infill():
     text = bench.command_text("infill", options(sets="span", no_heal=True, run_tests=True))
     assert text == "specengine bench infill --runs 3 --sets span --no-heal --run-tests"
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_decoding_is_measured_on_the_sets_that_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(bench, "load_transformers", None)
+    file = tmp_path / "rows.json"
+    bench.run("decode", options(limit=1, runs=1, sets="noise,json", alone=True, json=file))
+    report = json.loads(file.read_text("utf-8"))
+    assert [row["set"] for row in report["rows"]] == ["noise", "noise", "json", "json"]
+    assert report["command"].endswith("--limit 1 --runs 1 --sets noise,json --alone")
 
 
 @pytest.mark.usefixtures("_tiny")

@@ -6,10 +6,12 @@ import importlib.resources
 import pytest
 
 from specengine.bench.workloads import (
+    CLASSES,
     INFILL_SETS,
     edits,
     example_file,
     infill_sets,
+    load_classes,
     load_infillings,
     load_problems,
     prompt_sets,
@@ -28,6 +30,20 @@ def test_sets_hold_as_many_prompts_as_asked():
     sets = prompt_sets(3)
     assert [one.name for one in sets] == ["humaneval", "edits"]
     assert [len(one.prompts) for one in sets] == [3, 3]
+
+
+def test_classes_are_sets_too():
+    sets = prompt_sets(2, ["prose", "edits", "json"])
+    assert [one.name for one in sets] == ["prose", "edits", "json"]
+    assert [len(one.prompts) for one in sets] == [2, 2, 2]
+
+
+def test_each_class_has_prompts_of_its_own():
+    classes = load_classes()
+    assert tuple(classes) == CLASSES
+    prompts = [prompt for each in classes.values() for prompt in each]
+    assert len(set(prompts)) == len(prompts) >= 2 * len(classes)
+    assert all(80 < len(prompt) < 2000 for prompt in prompts)
 
 
 def test_infill_sets_hold_as_many_gaps_as_asked():
