@@ -65,7 +65,7 @@ class Editor:
         )
         settings: dict[str, object] = {
             "engine": {"socket": str(self.engine.path)},
-            "completion": {"maxDebounceMs": 0},
+            "completion": {"maxDebounceMs": 0, "lookAhead": False},
             "trace": {"path": str(self.trace_path)},
             **(options or {}),
         }
@@ -132,7 +132,8 @@ class Editor:
 
     def trace(self) -> list[dict[str, object]]:
         records = [json.loads(line) for line in self.trace_path.read_text().splitlines()]
-        return [record for record in records if record["exit"] != "unknown_document"]
+        requests = [record for record in records if "event" not in record]
+        return [record for record in requests if record["exit"] != "unknown_document"]
 
 
 def text_of(answer: types.InlineCompletionList | None) -> str | None:
@@ -241,6 +242,26 @@ def test_agreeing_keys_are_served_by_one_run(tmp_path: Path):
     assert [r["outcome"] for r in editor.trace()] == ["superseded", "adopted", "cached"]
 
 
+def test_suggestion_behind_the_accepted_one_is_there_at_once(tmp_path: Path):
+    async def scene(editor: Editor, engine: FakeEngine) -> None:
+        answer = editor.ask(1, 4)
+        (await engine.next_request()).answer("c = a + b\n")
+        assert text_of(await answer) == "c = a + b"
+        ahead = await engine.next_request()
+        assert ahead.message.is_ahead
+        assert ahead.message.prefix == "def add(a, b):\n    c = a + b\n"
+        ahead.answer("    return c\n\n\nd")
+        await ahead.stopped
+        editor.type(1, 4, "c = a + b")
+        assert text_of(await editor.ask(1, 13)) == "\n    return c"
+        assert engine.num_requests == 2
+
+    editor = play(tmp_path, scene, {"completion": {"maxDebounceMs": 0}})
+    records = {(str(record["trigger"]), str(record["exit"])) for record in editor.trace()}
+    assert ("ahead", "ahead") in records
+    assert ("automatic", "ahead") in records
+
+
 def test_whole_lines_are_shown_before_the_end_and_the_rest_after_they_are_accepted(tmp_path: Path):
     async def scene(editor: Editor, engine: FakeEngine) -> None:
         first = editor.ask(1, 4)
@@ -256,7 +277,9 @@ def test_whole_lines_are_shown_before_the_end_and_the_rest_after_they_are_accept
         assert engine.num_requests == 1
         request.finish()
 
-    options: dict[str, object] = {"completion": {"maxDebounceMs": 0, "patienceMs": 1}}
+    options: dict[str, object] = {
+        "completion": {"maxDebounceMs": 0, "patienceMs": 1, "lookAhead": False}
+    }
     editor = play(tmp_path, scene, options)
     assert [(r["outcome"], r["exit"]) for r in editor.trace()] == [
         ("shown", "whole_lines"),
