@@ -132,12 +132,14 @@ class Record(msgspec.Struct, frozen=True):
     """What is needed of a line of the server's trace."""
 
     request: int
-    outcome: str
-    steps: int
-    tokens: TokenCounts
-    ms: Phases
+    outcome: str = ""
+    steps: int = 0
+    tokens: TokenCounts = TokenCounts()
+    ms: Phases = Phases()
     trigger: str = "automatic"
     late_steps: int = 0
+    event: str = ""
+    """Set on lines of another kind: what became of a suggestion."""
 
     @property
     def num_tokens(self) -> int:
@@ -312,7 +314,7 @@ def read_trace(file: Path) -> Trace:
         record = msgspec.json.decode(line, type=Record)
         if record.trigger == "ahead":
             trace.ahead.append(record)
-        else:
+        elif not record.event:
             trace.requests[record.request] = record
     return trace
 

@@ -59,7 +59,8 @@ class Typist:
             while True:
                 for line in self.trace.read_text("utf-8").splitlines():
                     data = json.loads(line)
-                    if data["request"] == request and data["trigger"] != "ahead":
+                    is_request = "event" not in data and data["trigger"] != "ahead"
+                    if is_request and data["request"] == request:
                         return Cost(
                             data["outcome"],
                             data["exit"],
