@@ -11,7 +11,7 @@ import pytest
 
 from specengine.protocol import EngineState
 from tests.editors.vscode.conftest import OpenWindow, Setup, Window
-from tests.editors.vscode.scripted_engine import STATEMENT, ScriptedEngine
+from tests.editors.scripted_engine import STATEMENT, ScriptedEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 

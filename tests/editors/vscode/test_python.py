@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.editors.vscode.conftest import OpenWindow, Setup
-from tests.editors.vscode.scripted_engine import ScriptedEngine
+from tests.editors.scripted_engine import ScriptedEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 

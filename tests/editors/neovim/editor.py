@@ -1,0 +1,251 @@
+"""A real Neovim with our plugin as a package in a profile of its own, in a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import platformdirs
+
+from tests.editors.neovim.terminal import (
+    DARK,
+    LIGHT,
+    MODEL_PATIENCE_S,
+    PATIENCE_S,
+    Colours,
+    Terminal,
+    coloured,
+    terminal,
+)
+
+ROOT: Final = Path(__file__).parents[3]
+PLUGIN: Final = ROOT / "editors" / "neovim"
+PROGRAM: Final = ROOT / ".venv" / "bin" / "specengine-lsp"
+TOOLS: Final = platformdirs.user_cache_path("specengine", appauthor=False) / "editors"
+PICTURES: Final = ROOT / "build" / "editors"
+
+ASK_TIMEOUT_S: Final = 20.0
+"""A Neovim that waits for a key answers nothing."""
+
+GREY: Final = (122, 124, 133)
+"""The colour of ghost text in these tests; nothing else has it."""
+
+INIT: Final = """
+vim.o.background = "{background}"
+vim.o.swapfile, vim.o.termguicolors, vim.o.cmdheight = false, true, 1
+vim.o.laststatus, vim.o.number = 2, true
+vim.o.statusline = " %f %m%=%{{v:lua.require'specengine'.status_text()}} "
+for _, name in ipairs({{ "SpecEngineGhost", "ComplHint" }}) do
+  vim.api.nvim_set_hl(0, name, {{ fg = "#{grey:06x}", italic = true }})
+end
+require("specengine").setup(vim.json.decode([==[{settings}]==]))
+"""
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build of Neovim, and who asks and draws in it."""
+
+    version: str
+    client: str
+    """As the plugin's setting ``client``."""
+
+    @property
+    def label(self) -> str:
+        """A name for people."""
+        drawn = "" if self.client == "auto" else f" ({self.client} client)"
+        return f"Neovim {self.version}{drawn}"
+
+    @property
+    def program(self) -> Path:
+        """The program.
+
+        Raises:  FileNotFoundError when the tools are not installed.
+        """
+        path = TOOLS / f"neovim-{self.version}" / "bin" / "nvim"
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: run tests/editors/neovim/install_tools.sh")
+        return path
+
+
+BUILDS: Final = (Build("0.11.4", "auto"), Build("0.12-dev", "auto"), Build("0.12-dev", "own"))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a Neovim is to begin with."""
+
+    build: Build
+    folder: Path
+    """Short: sockets are below it."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    colours: Colours = DARK
+    init: str = ""
+    """The user's init.lua in the place of ours, which sets the plugin up."""
+
+    @property
+    def all_environment(self) -> dict[str, str]:
+        """Folders of its own: no configuration and no engine of this user takes part."""
+        homes = {
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "XDG_DATA_HOME": str(self.folder / "data"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "XDG_RUNTIME_DIR": str(self.folder / "run"),
+        }
+        return {**homes, "LANG": "C.UTF-8", "TERM": "tmux-256color", **self.environment}
+
+    def make(self) -> None:
+        """Write the folders."""
+        (self.folder / "run").mkdir(mode=0o700, exist_ok=True)
+        config = self.folder / "config" / "nvim"
+        package = self.folder / "data" / "nvim" / "site" / "pack" / "specengine" / "start"
+        for path in (config, package):
+            path.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (package / "specengine").symlink_to(PLUGIN)
+        (config / "init.lua").write_text(self.init or self._own_init())
+
+    def _own_init(self) -> str:
+        settings = {"cmd": str(PROGRAM), "client": self.build.client, **self.settings}
+        return INIT.format(
+            background="light" if self.colours is LIGHT else "dark",
+            grey=int.from_bytes(bytes(GREY)),
+            settings=json.dumps(settings),
+        )
+
+
+class Neovim:
+    """A running editor."""
+
+    def __init__(self, profile: Profile, screen: Terminal, socket: Path) -> None:
+        self.profile = profile
+        self.terminal = screen
+        self._socket = socket
+        self.type = screen.type
+        self.press = screen.press
+
+    def ask(self, expression: str) -> str:
+        """Return the value of an expression of Vim's language."""
+        command = [str(self.profile.build.program), "--server", str(self._socket)]
+        command += ["--remote-expr", expression]
+        environment = {**os.environ, **self.profile.all_environment}
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=environment, timeout=ASK_TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            words = self.terminal.words()
+            raise TimeoutError(f"no answer to {expression!r}; on the screen:\n{words}") from None
+        return done.stdout or done.stderr
+
+    def text(self) -> str:
+        """Return the text of the buffer."""
+        return self.ask("join(getline(1, '$'), \"\\n\")").rstrip("\n")
+
+    def line(self) -> str:
+        """Return the line of the cursor."""
+        return self.ask("getline('.')").rstrip("\n")
+
+    def status(self) -> str:
+        """Return our words in the status line."""
+        return self.ask("v:lua.require'specengine'.status_text()").strip()
+
+    def messages(self) -> str:
+        """Return all messages so far."""
+        return self.ask("execute('messages')")
+
+    def ghost_text(self) -> str:
+        """Return the grey text, lines joined by line feeds; empty without any."""
+        return coloured(self.terminal.screen(), GREY)
+
+    def insert_at(self, line: int, column: int) -> None:
+        """Begin to insert before a column, both from 1, in code points."""
+        self.press("Escape")
+        self.ask(f"execute('call setcursorcharpos({line}, {column})')")
+        is_behind = int(self.ask(f"strchars(getline({line}))")) < column
+        self.press("a" if is_behind else "i")
+        self.await_mode("i")
+
+    def await_mode(self, mode: str) -> None:
+        """Wait until the editor is in a mode."""
+        self.terminal.await_value(lambda: self.ask("mode()").strip(), mode.__eq__)
+
+    def normal(self) -> None:
+        """Go to normal mode."""
+        self.press("Escape")
+        self.await_mode("n")
+
+    def run(self, command: str) -> None:
+        """Run a command of the command line, as if it was typed."""
+        self.normal()
+        self.type(f":{command}", 0)
+        self.press("Enter")
+
+    def await_status(self, pattern: str, timeout_s: float = MODEL_PATIENCE_S) -> str:
+        """Wait until our words in the status line match."""
+        return self.terminal.await_value(
+            self.status, lambda text: bool(re.search(pattern, text)), timeout_s
+        )
+
+    def await_ghost_text(self, expected: str = "", timeout_s: float = PATIENCE_S) -> str:
+        """Wait for grey text, for any or for the expected one; return it."""
+        is_right = expected.__eq__ if expected else bool
+        return self.terminal.await_value(self.ghost_text, is_right, timeout_s)
+
+    def await_no_ghost_text(self) -> None:
+        """Wait until there is none."""
+        self.terminal.await_value(self.ghost_text, "".__eq__)
+
+    def await_line(self, expected: str) -> None:
+        """Wait until the line of the cursor is as expected."""
+        self.terminal.await_value(self.line, expected.__eq__)
+
+    def trace(self) -> list[dict[str, Any]]:
+        """Return the records of all requests so far."""
+        path = self.profile.folder / "state" / "specengine" / "trace.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def server_pids(self) -> list[int]:
+        """Return the language servers of this profile."""
+        found: list[int] = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (folder / "cmdline").read_bytes()
+                environment = (folder / "environ").read_bytes()
+            except OSError:
+                continue  # it has just ended
+            if b"specengine-lsp" in command and os.fsencode(self.profile.folder) in environment:
+                found.append(int(folder.name))
+        return found
+
+    def picture(self, name: str, folder: Path | None = None) -> None:
+        """Write a picture of the screen; its colours are those that Neovim has by default."""
+        build = self.profile.build
+        own = f"neovim-{build.version}" + ("" if build.client == "auto" else f"-{build.client}")
+        path = (folder or PICTURES / own) / f"{name}.svg"
+        self.terminal.picture(path, build.label, self.profile.colours)
+
+
+@contextlib.contextmanager
+def neovim(profile: Profile, *files: Path) -> Iterator[Neovim]:
+    """Open files in a Neovim."""
+    profile.make()
+    socket = profile.folder / "nvim"
+    command = [str(profile.build.program), "--listen", str(socket), *map(str, files)]
+    with terminal(profile.folder, command, profile.all_environment) as screen:
+        editor = Neovim(profile, screen, socket)
+        screen.await_value(lambda: editor.ask("1").strip(), "1".__eq__)
+        try:
+            yield editor
+        finally:
+            screen.press("Escape")
+            editor.ask("execute('qall!')")
+            socket.unlink(missing_ok=True)

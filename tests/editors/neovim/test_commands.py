@@ -1,0 +1,166 @@
+"""The commands, keys and pages of the plugin; the engine is a scripted one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.editors.neovim.conftest import OpenNeovim, write
+from tests.editors.neovim.editor import Build, Neovim, Profile, neovim
+from tests.editors.scripted_engine import STATEMENT, ScriptedEngine
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+
+READY = r"^fake"
+TEXT = "def add(a, b):\n    \n"
+
+
+@pytest.fixture
+def editor(open_neovim: OpenNeovim) -> Iterator[Neovim]:
+    with open_neovim({"add.py": TEXT}) as editor:
+        editor.await_status(READY)
+        editor.insert_at(2, 5)
+        yield editor
+
+
+def test_turned_off_asks_nothing_until_turned_on(editor: Neovim) -> None:
+    editor.run("SpecEngine toggle")
+    editor.await_status("off$")
+    before = len(editor.trace())
+    editor.insert_at(2, 5)
+    editor.type("ret")
+    editor.await_line("    ret")
+    editor.run("SpecEngine toggle")
+    editor.await_status(READY)
+    assert editor.trace()[before:] == []
+    editor.insert_at(2, 8)
+    editor.type("u")
+    editor.await_ghost_text(STATEMENT[4:])
+
+
+def test_status_tells_what_runs(editor: Neovim) -> None:
+    editor.type("ret")
+    editor.await_ghost_text()
+    editor.run("SpecEngine status")
+    shown = editor.terminal.await_value(editor.terminal.words, lambda text: "drafter" in text)
+    assert "engine: ready, model fake, drafter none" in shown
+    assert "server: running" in shown
+
+
+def test_restart_starts_another_server(editor: Neovim) -> None:
+    (pid,) = editor.server_pids()
+    editor.run("SpecEngine restart")
+    editor.terminal.await_value(editor.server_pids, lambda pids: len(pids) == 1 and pid not in pids)
+    editor.await_status(READY)
+    editor.insert_at(2, 5)
+    editor.type("ret")
+    editor.await_ghost_text(STATEMENT[3:])
+
+
+def test_the_trace_has_a_line_for_each_request(editor: Neovim) -> None:
+    editor.type("ret")
+    editor.await_ghost_text()
+    editor.run("SpecEngine trace")
+    editor.terminal.await_value(
+        editor.terminal.words, lambda text: "python automatic" in text and "shown" in text
+    )
+    editor.picture("trace")
+
+
+def test_an_unknown_command_names_the_known_ones(editor: Neovim) -> None:
+    editor.run("SpecEngine sing")
+    editor.terminal.await_value(
+        editor.messages, lambda text: "known: restart, status, toggle, trace" in text
+    )
+
+
+def test_checkhealth_is_content(editor: Neovim) -> None:
+    editor.run("checkhealth specengine")
+    editor.terminal.await_value(editor.text, lambda text: "engine: ready, model fake" in text)
+    text = editor.text()
+    assert "ERROR" not in text
+    assert "WARNING" not in text
+    editor.picture("checkhealth")
+
+
+def test_dismissed_text_stays_away_until_the_next_key(editor: Neovim) -> None:
+    editor.type("ret")
+    editor.await_ghost_text(STATEMENT[3:])
+    editor.press("C-]")
+    editor.await_no_ghost_text()
+    editor.type("u")
+    editor.await_ghost_text(STATEMENT[4:])
+    assert editor.line() == "    retu"
+
+
+def test_tab_indents_where_nothing_is_suggested(
+    open_neovim: OpenNeovim, engine: ScriptedEngine
+) -> None:
+    engine.statement = ""
+    with open_neovim({"add.py": TEXT}) as editor:
+        editor.await_status(READY)
+        editor.insert_at(2, 5)
+        editor.press("Tab")
+        editor.await_line(" " * 8)
+
+
+def test_a_key_keeps_what_the_user_had_mapped_it_to(
+    open_neovim: OpenNeovim, engine: ScriptedEngine
+) -> None:
+    engine.statement = ""
+    with open_neovim({"add.py": TEXT}) as editor:
+        editor.await_status(READY)
+        settings = "luaeval(\"require('specengine').settings()\")"
+        editor.ask("execute('inoremap <C-b> mapped')")
+        editor.ask(f"execute('let g:specengine = {settings}')")
+        setup = "local s = require('specengine').settings(); s.keys.accept = '<C-b>'"
+        editor.ask(f"execute(\"lua {setup}; require('specengine').setup(s)\")")
+        editor.await_status(READY)
+        editor.insert_at(2, 5)
+        editor.press("C-b")
+        editor.await_line("    mapped")
+
+
+def test_a_wrong_setting_is_told_by_name(open_neovim: OpenNeovim) -> None:
+    with open_neovim({"add.py": TEXT}, {"clint": "own"}) as editor:
+        editor.await_status(READY)
+        assert "unknown setting clint" in editor.messages()
+
+
+def test_a_missing_program_is_said_once(open_neovim: OpenNeovim) -> None:
+    with open_neovim({"add.py": TEXT}, {"cmd": "/no/such/program"}) as editor:
+        editor.await_status("no program$")
+        editor.insert_at(2, 5)
+        editor.type("ret")
+        editor.await_line("    ret")
+        told = [line for line in editor.messages().splitlines() if "no language server" in line]
+        assert len(told) == 1
+        editor.run("checkhealth specengine")
+        editor.terminal.await_value(
+            editor.text, lambda text: "/no/such/program, which cannot be run" in text
+        )
+        editor.picture("no_program")
+
+
+def test_a_plain_package_needs_no_line_of_configuration(
+    build: Build, short_folder: Path, ready_engine: ScriptedEngine
+) -> None:
+    """The program is found in the environment of the checkout that the package is a link into."""
+    server = f"{{ engine = {{ socket = '{ready_engine.path}' }} }}"
+    profile = Profile(build, short_folder, init=f"vim.g.specengine = {{ server = {server} }}\n")
+    with neovim(profile, *write(short_folder, {"add.py": TEXT})) as editor:
+        editor.await_status(READY)
+        editor.insert_at(2, 5)
+        editor.type("ret")
+        editor.terminal.await_value(editor.terminal.words, lambda text: STATEMENT in text)
+
+
+def test_the_help_has_a_tag_for_each_part(editor: Neovim) -> None:
+    editor.run("helptags ALL")
+    for tag in ("specengine", "specengine-settings", ":SpecEngine", "specengine-statusline"):
+        editor.run(f"help {tag}")
+        editor.terminal.await_value(lambda: editor.ask("&filetype").strip(), "help".__eq__)
+        assert editor.ask("expand('%:t')").strip() == "specengine.txt"
+        editor.run("helpclose")

@@ -1,0 +1,190 @@
+"""What a user sees of suggestions, with the real engine and the default model."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from specengine.models import registry
+from tests.editors.neovim.conftest import write
+from tests.editors.neovim.editor import ROOT, Build, Neovim, Profile, neovim
+from tests.editors.neovim.terminal import MODEL_PATIENCE_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.model]
+
+MODEL: Final = re.escape(registry.load(own_file=Path("no-own-models.toml")).default)
+
+ABOVE: Final = '                "error": job.error,\n'
+"""What stands above the line that is typed; it stands in the file once."""
+
+INDENTATION: Final = len(ABOVE) - len(ABOVE.lstrip())
+TYPED: Final = '"started_at": '
+LINE: Final = " " * INDENTATION + TYPED
+WITH_TEXT: Final = ("shown", "adopted", "cached")
+ENGINE: Final = {"engine": {"idleExitS": 20}}
+
+
+@pytest.fixture(scope="module")
+def run_folder() -> Iterator[Path]:
+    """One engine for all tests of this file."""
+    with tempfile.TemporaryDirectory(prefix="nv") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def editor(build: Build, short_folder: Path, run_folder: Path) -> Iterator[Neovim]:
+    """A Neovim with a real file, inserting in an empty line of it."""
+    text = (ROOT / "examples" / "job_queue.py").read_text(encoding="utf-8")
+    before, above, after = text.partition(ABOVE)
+    text = f"{before}{above}{' ' * INDENTATION}\n{after}"
+    profile = Profile(build, short_folder, {"XDG_RUNTIME_DIR": str(run_folder)}, {"server": ENGINE})
+    files = {"job_queue.py": text, "second.py": text}
+    with neovim(profile, *write(short_folder, files)) as editor:
+        editor.await_status(f"^{MODEL}")
+        editor.insert_at((before + above).count("\n") + 1, INDENTATION + 1)
+        yield editor
+
+
+def suggestion(editor: Neovim) -> str:
+    """Type the beginning of an entry; return the grey text behind it."""
+    editor.type(TYPED)
+    editor.await_line(LINE)
+    return settled(editor)
+
+
+def settled(editor: Neovim) -> str:
+    """Return the grey text when it belongs to the last key, and the record of it is written."""
+
+    def is_last_key_served() -> bool:
+        tick = int(editor.ask("b:changedtick"))
+        served = [each for each in editor.trace() if each["document_version"] == tick]
+        return any(each["outcome"] in WITH_TEXT for each in served)
+
+    editor.terminal.await_value(is_last_key_served, bool, MODEL_PATIENCE_S)
+    return editor.await_ghost_text()
+
+
+def last_request(editor: Neovim) -> int:
+    return max((record["request"] for record in editor.trace()), default=0)
+
+
+def test_ghost_text_appears_and_the_status_line_says_how_long_it_took(editor: Neovim) -> None:
+    assert suggestion(editor) != ""
+    editor.await_status(rf"^{MODEL} \d+(\.\d)? m?s$")
+    editor.picture("ghost_text")
+
+
+def test_typing_along_keeps_it_and_asks_nothing_of_the_engine(editor: Neovim) -> None:
+    suggested = suggestion(editor)
+    before = last_request(editor)
+    for num_typed in range(1, 5):
+        editor.type(suggested[num_typed - 1])
+        editor.await_ghost_text(suggested[num_typed:])
+    settled(editor)
+    editor.picture("typing_along")
+    later = {record["outcome"] for record in editor.trace() if record["request"] > before}
+    assert later <= {"cached", "adopted", "superseded", "cancelled"}
+    assert "cached" in later or "adopted" in later
+
+
+def test_a_key_that_disagrees_replaces_it(editor: Neovim) -> None:
+    suggested = suggestion(editor)
+    key = "x" if not suggested.startswith("x") else "y"
+    editor.type(key, 0)
+    editor.await_line(LINE + key)
+    assert not editor.ghost_text().startswith(suggested[1:3])
+    editor.picture("disagreeing_key")
+
+
+def test_tab_accepts_and_the_next_one_is_there(editor: Neovim) -> None:
+    first, *more = suggestion(editor).split("\n")
+    editor.press("Tab")
+    if more:
+        editor.terminal.await_value(editor.text, lambda text: "\n".join(more) in text)
+    else:
+        editor.await_line(LINE + first)
+    assert settled(editor) != ""
+    editor.picture("accepted")
+
+
+def test_undo_takes_back_what_tab_accepted(editor: Neovim) -> None:
+    before = editor.text()
+    first = suggestion(editor).split("\n")[0]
+    editor.press("Tab")
+    editor.terminal.await_value(editor.text, lambda text: LINE + first in text)
+    editor.normal()
+    editor.press("u")
+    empty_line = " " * INDENTATION
+    expected = before.replace(f"{ABOVE}{empty_line}\n", f"{ABOVE}{LINE}\n")
+    editor.terminal.await_value(editor.text, expected.__eq__)
+
+
+def test_a_word_can_be_accepted(editor: Neovim) -> None:
+    suggested = suggestion(editor)
+    editor.press("C-Right")
+    editor.terminal.await_value(editor.line, lambda line: len(line) > len(LINE))
+    accepted = editor.line()[len(LINE) :]
+    assert suggested.startswith(accepted)
+    assert accepted != suggested.split("\n")[0]
+    editor.await_ghost_text(suggested[len(accepted) :])
+    editor.picture("accepted_word")
+
+
+def test_escape_dismisses(editor: Neovim) -> None:
+    suggestion(editor)
+    editor.normal()
+    editor.await_no_ghost_text()
+    assert editor.line() == LINE
+    editor.picture("escaped")
+
+
+def test_two_files_in_turn(editor: Neovim) -> None:
+    first = suggestion(editor)
+    line = int(editor.ask("line('.')"))
+    editor.run("edit second.py")
+    editor.terminal.await_value(lambda: editor.ask("expand('%:t')").strip(), "second.py".__eq__)
+    editor.insert_at(line, INDENTATION + 1)
+    assert suggestion(editor) == first
+    editor.run("buffer job_queue.py")
+    editor.await_no_ghost_text()
+    editor.insert_at(line, len(LINE) + 1)
+    assert settled(editor) == first
+
+
+def test_an_engine_killed_in_the_middle_of_a_word_comes_back(
+    editor: Neovim, run_folder: Path
+) -> None:
+    suggestion(editor)
+    pids = engine_pids(run_folder)
+    assert len(pids) == 1
+    os.kill(pids[0], signal.SIGKILL)
+    editor.type("self._clo", 0.1)
+    editor.await_line(LINE + "self._clo")
+    editor.picture("engine_killed")
+    editor.await_status(f"^{MODEL}")
+    editor.type("c")
+    assert settled(editor) != ""
+    assert editor.line() == LINE + "self._cloc"
+    notices = [line for line in editor.messages().splitlines() if "SpecEngine" in line]
+    assert len(notices) == 1, notices
+    editor.picture("engine_back")
+
+
+def engine_pids(run_folder: Path) -> list[int]:
+    """Return the engines that listen in a folder."""
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has just ended
+        if b"\0serve\0" in command and os.fsencode(run_folder) in command:
+            found.append(int(folder.name))
+    return found
