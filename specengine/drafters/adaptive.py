@@ -44,6 +44,12 @@ BELIEF_WEIGHT: Final = 4.0
 CHEAP: Final = 0.1
 """A drafter that takes less than this share of a pass is asked before every pass."""
 
+IDLE_AFTER: Final = 16
+"""Passes in a row without a draft worth proposing, after which a cheap drafter"""
+
+IDLE_TURNS: Final = 4
+"""is asked before every fourth pass only."""
+
 PROBE_TOKENS: Final = 2
 """Length of a draft that only shows whether a drafter pays by now."""
 
@@ -270,6 +276,13 @@ class Member:
     part: Part
     drafter: Drafter
     has_failed: bool = False
+    num_idle: int = 0
+    """Passes in a row for which it had nothing worth proposing."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether it is not worth the time to ask it before this pass."""
+        return self.num_idle >= IDLE_AFTER and self.num_idle % IDLE_TURNS > 0
 
     def fail(self) -> None:
         """Log the exception that is being handled; the request goes on without it."""
@@ -386,13 +399,17 @@ class AdaptiveDrafter:
                 # Nothing is known of what it costs: a short draft will show it.
                 if max_tokens:
                     return Plan(member, min(PROBE_TOKENS, max_tokens), costs, best, is_probe=True)
-            elif part.mean_ms < CHEAP * plain_ms:
+            elif part.mean_ms >= CHEAP * plain_ms:
+                planned = _better(planned, self._weighed(member, max_tokens, costs, price))
+            elif member.rests:
+                member.num_idle += 1
+            else:
                 plan = Plan(member, max_tokens, costs, best)
                 if (draft := self._call(plan, token_ids)) is None:
                     return plan
-                best = _better(best, self._cut_to_worth(member, draft, costs))
-            else:
-                planned = _better(planned, self._weighed(member, max_tokens, costs, price))
+                choice = self._cut_to_worth(member, draft, costs)
+                member.num_idle = 0 if len(choice.draft) else member.num_idle + 1
+                best = _better(best, choice)
         if planned.member is not None and planned.value > best.value:
             is_probe = planned.value == PROBE_VALUE
             return Plan(planned.member, planned.num_tokens, costs, best, is_probe)

@@ -40,6 +40,9 @@ ROUNDS: Final = 4
 MEMORY: Final = 40.0
 """Real passes of one width that are remembered."""
 
+LEAST_MS: Final = 1e-6
+"""No pass takes less, wherever the lines go."""
+
 DRIFTED: Final = 1.5
 """A width that is so much dearer or cheaper than it was, beside one row, is measured anew at the
 next start."""
@@ -65,7 +68,7 @@ class Measured(msgspec.Struct, frozen=True):
     def at(self, num_rows: int, context: int) -> float:
         """Return the time of a pass, between and beyond what was measured along straight lines."""
         by_context = [_line(self.widths, row, num_rows) for row in self.ms]
-        return max(_line(self.contexts, by_context, context), 1e-6)
+        return max(_line(self.contexts, by_context, context), LEAST_MS)
 
 
 class PassTimes:
@@ -81,14 +84,17 @@ class PassTimes:
 
     def ms(self, num_rows: int, context: int) -> float:
         """Return what a pass takes, in measured milliseconds."""
-        return self.measured.at(num_rows, context) * math.exp(self._drift(num_rows))
+        return max(_line(self.measured.widths, self._by_width(context), num_rows), LEAST_MS)
 
     def extra_ms(self, num_rows: int, context: int) -> list[float]:
         """Return what 0 to ``num_rows`` drafted rows add to a pass of one row."""
-        one = self.ms(1, context)
-        times = [max(self.ms(1 + rows, context) - one, 0.0) for rows in range(num_rows + 1)]
-        # More rows are never cheaper; where it looks so, it is chance.
-        return [max(times[: rows + 1]) for rows in range(num_rows + 1)]
+        widths, by_width = self.measured.widths, self._by_width(context)
+        extra, most = [0.0], 0.0
+        for rows in range(1, num_rows + 1):
+            # More rows are never cheaper; where it looks so, it is chance.
+            most = max(most, _line(widths, by_width, 1 + rows) - by_width[0])
+            extra.append(most)
+        return extra
 
     def note(self, num_rows: int, context: int, ms: float) -> None:
         """Take in a real pass."""
@@ -103,16 +109,17 @@ class PassTimes:
         if self._file is not None and self._weights[at] == MEMORY:
             self._drop_if_drifted(at)
 
-    def _drift(self, num_rows: int) -> float:
-        """Return by how much this width has become dearer than one row has, as a logarithm."""
-        if not self._weights[0]:
-            return 0.0
-        at = min(bisect.bisect_left(self.measured.widths, num_rows), len(self._logs) - 1)
-        # A width that nobody has seen goes by the nearest narrower one that somebody has.
-        while not self._weights[at]:
-            at -= 1
-        trust = min(self._weights[0], self._weights[at]) / MEMORY
-        return min(max(self._logs[at] - self._logs[0], -0.7), 0.7) * trust
+    def _by_width(self, context: int) -> list[float]:
+        """Return what passes of the measured widths take."""
+        drift = 0.0
+        times: list[float] = []
+        for at, column in enumerate(zip(*self.measured.ms, strict=True)):
+            # A width that nobody has seen goes by the nearest narrower one that somebody has.
+            if self._weights[0] and self._weights[at]:
+                trust = min(self._weights[0], self._weights[at]) / MEMORY
+                drift = min(max(self._logs[at] - self._logs[0], -0.7), 0.7) * trust
+            times.append(_line(self.measured.contexts, column, context) * math.exp(drift))
+        return times
 
     def _drop_if_drifted(self, at: int) -> None:
         drift = self._logs[at] - self._logs[0]
@@ -126,11 +133,6 @@ class PassTimes:
             )
             self._file.unlink(missing_ok=True)
             self._file = None
-
-
-def flat() -> PassTimes:
-    """Return times of a target whose passes all take the same, for tests and where none is."""
-    return PassTimes(Measured((1, 32), (64,), ((1.0, 1.0),)))
 
 
 def known_or_measured(target: Target, cache: KVCache, max_rows: int, folder: Path) -> PassTimes:

@@ -11,6 +11,8 @@ from specengine.draft import NOTHING, ROOT, Draft
 from specengine.drafters.adaptive import (
     FAILED,
     FIRST_PAUSE,
+    IDLE_AFTER,
+    IDLE_TURNS,
     NO_IDEA,
     NOT_WORTH_IT,
     PROBE_TOKENS,
@@ -116,6 +118,22 @@ def test_where_rows_are_free_all_is_proposed() -> None:
     sure = Guesser("sure", chain("sure", (0.9, 0.5, 0.2, 0.1, 0.06)), Clock())
     drafter = made_of(sure, ms=(10.0, 10.0, 10.0, 10.0)).start(PROMPT)
     assert len(run(drafter, 1, 5)[-1]) == 5
+
+
+def test_a_cheap_drafter_without_ideas_rests_most_of_the_time() -> None:
+    silent = Guesser("silent", lambda room: NOTHING, Clock())
+    run(made_of(silent).start(PROMPT), 0, 100 + IDLE_AFTER)
+    assert IDLE_AFTER < len(silent.calls) <= IDLE_AFTER + 100 // IDLE_TURNS + 2
+
+
+def test_a_cheap_drafter_that_has_an_idea_again_is_asked_each_time() -> None:
+    ideas = iter([False] * (IDLE_AFTER + 5) + [True] * 50)
+
+    def make(room: int) -> Draft:
+        return chain("copy", (0.9,))(room) if next(ideas) else NOTHING
+
+    drafts = run(made_of(Guesser("copy", make, Clock())).start(PROMPT), 1, 60)
+    assert [len(draft) for draft in drafts[-20:]] == [1] * 20
 
 
 def test_chances_that_do_not_come_true_are_believed_less() -> None:
