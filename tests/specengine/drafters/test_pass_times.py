@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 
 from specengine.cache.kv_cache import KVCache
 from specengine.drafters.pass_times import (
@@ -107,10 +108,25 @@ def test_where_passes_are_slow_only_the_ends_are_measured() -> None:
     cache = KVCache(decoder.kv_shape, 1280)
     clock = Clock(PROBE_MS / 1000)
     measured = measure(decoder, cache, (1, 2, 4, 8), clock)
-    # The start, and for each of two passes a look before it, at its start and at its end.
-    assert clock.now / clock.step_s <= 8
+    # The start, two looks for each of two passes of two widths, and one that shows the time.
+    assert clock.now / clock.step_s <= 10
     assert measured.contexts == CONTEXTS[:1]
     assert measured.ms == ((PROBE_MS,) * 4,)
+
+
+def test_the_first_pass_of_a_shape_does_not_count() -> None:
+    decoder = tiny_decoder()
+    cache = KVCache(decoder.kv_shape, 128)
+    clock = Clock(0.0)
+    forward, seen = decoder.forward, set[int]()
+
+    def slow_at_first(token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+        clock.now += 0.001 if len(token_ids) in seen else 5.0
+        seen.add(len(token_ids))
+        return forward(token_ids, cache, num_logits=num_logits)
+
+    decoder.forward = slow_at_first
+    assert measure(decoder, cache, (1, 8), clock).ms == ((pytest.approx(1), pytest.approx(1)),)
 
 
 def test_what_was_measured_is_found_again(tmp_path: Path) -> None:
