@@ -21,10 +21,13 @@ PACKAGE: Final = Path(__file__).parents[1] / "package.json"
 OWN_TITLE: Final = "SpecEngine"
 """The section of package.json with what concerns the extension alone; it is left as it is."""
 
-MAXIMUM: Final = {"context.suffix_share": 0.9}
-"""Largest allowed value by name; the server has it in code."""
-
-RESTRICTED: Final = ("engine.", "upstream.", "trace.path", "completion.ignored_files")
+RESTRICTED: Final = (
+    "engine.",
+    "upstream.",
+    "privacy.",
+    "trace.path",
+    "completion.ignored_files",
+)
 """Beginnings of names that a folder may only set when it is trusted."""
 
 RESTRICTED_OWN: Final = ("specengine.python", "specengine.pipArguments")
@@ -91,8 +94,8 @@ def value_schema(name: str, default: object) -> dict[str, Any]:
         schema["enum"] = list(settings.CHOICES[name])
     if name in settings.MINIMUM:
         schema["minimum"] = as_json(settings.MINIMUM[name])
-    if name in MAXIMUM:
-        schema["maximum"] = MAXIMUM[name]
+    if name in settings.MAXIMUM:
+        schema["maximum"] = as_json(settings.MAXIMUM[name])
     return schema
 
 
