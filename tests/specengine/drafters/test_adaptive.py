@@ -207,6 +207,29 @@ def test_a_dear_draft_comes_where_the_cheap_one_is_unsure() -> None:
     assert {draft.drafter for draft in drafts[10:]} == {"model"}
 
 
+@pytest.mark.parametrize("num_right", [0, 1, 7])
+@pytest.mark.parametrize("ms_per_token", [0.2, 2.0, 9.0])
+@pytest.mark.parametrize("rows_ms", [CHEAP_ROWS, DEAR_ROWS])
+def test_decoding_is_never_slower_than_without_drafts_for_long(
+    num_right: int, ms_per_token: float, rows_ms: tuple[float, ...]
+) -> None:
+    """Law 2: so many tokens are right of each draft, whatever it and its rows cost."""
+    clock, measured = Clock(), times(*rows_ms)
+    model = Guesser("model", chain("model"), clock, ms=ms_per_token)
+    drafter = AdaptiveDrafts([model], measured, clock=clock).start(PROMPT)
+    num_tokens, pass_ms = 0, 0.0
+    for _ in range(600):
+        draft = drafter.propose(PROMPT, 7)
+        assert draft is not None
+        accepted = min(num_right, len(draft))
+        took_ms = measured.measured.at(1 + len(draft), len(PROMPT))
+        drafter.verified(draft, accepted, took_ms)
+        pass_ms += took_ms
+        num_tokens += accepted + 1
+    plain_ms = rows_ms[0] * num_tokens
+    assert pass_ms + 1000 * clock.now <= 1.03 * plain_ms
+
+
 @dataclass
 class Slow:
     """A drafter that is ready at every third call; source and drafter in one."""
