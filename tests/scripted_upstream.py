@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,7 +95,7 @@ class ScriptedUpstream:
     @contextlib.asynccontextmanager
     async def listening(
         self, context: ssl.SSLContext | None = None
-    ) -> AsyncIterator[ScriptedUpstream]:
+    ) -> AsyncGenerator[ScriptedUpstream]:
         """Serve until the end of the block, in the clear if there is no context."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=context)
         host, port = server.sockets[0].getsockname()

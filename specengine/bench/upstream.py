@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Final
@@ -126,7 +126,7 @@ async def _load(ask: Ask, connections: int, num_requests: int) -> tuple[float, l
 
 
 @asynccontextmanager
-async def _ours(url: str, connections: int) -> AsyncIterator[Ask]:
+async def _ours(url: str, connections: int) -> AsyncGenerator[Ask]:
     limits = replace(Limits(), max_connections=connections)
     client = await UpstreamClient.open(UpstreamOptions((url,), limits=limits))
 
@@ -145,7 +145,7 @@ async def _ours(url: str, connections: int) -> AsyncIterator[Ask]:
 
 
 @asynccontextmanager
-async def _bare(url: str, connections: int) -> AsyncIterator[Ask]:
+async def _bare(url: str, connections: int) -> AsyncGenerator[Ask]:
     place = urlsplit(url)
     streams = [
         await asyncio.open_connection(place.hostname, place.port) for _ in range(connections)

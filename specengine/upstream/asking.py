@@ -16,6 +16,7 @@ from typing import Final
 
 from specengine.errors import RequestError, UpstreamFailed
 from specengine.models.registry import ModelEntry, Registry
+from specengine.protocol import EngineState, EngineStatus
 from specengine.upstream.choice import choose
 from specengine.upstream.failures import AttemptFailed
 from specengine.upstream.layout import Layout, Way, find_entry
@@ -71,6 +72,30 @@ class Asker:
         if any(server.facts for server in self.servers):
             return None
         return next((failure for failure in failures if failure is not None), None)
+
+    def status(self) -> EngineStatus:
+        """Return what people and the prompt's makers are told of the servers that are known."""
+        known = [(server.name, server.facts) for server in self.servers if server.facts is not None]
+        sizes = [facts.context_tokens for _, facts in known if facts.context_tokens]
+        named = ", ".join(f"{name}: {facts.kind or 'a server'}" for name, facts in known)
+        return EngineStatus(
+            state=EngineState.READY,
+            model=known[0][1].short_model if known else "",
+            drafter="upstream",
+            progress=1.0,
+            detail=named or "no server upstream answers; the local engine is asked.",
+            active=0,
+            waiting=0,
+            # The other half is for what is written, and for a poor estimate of tokens.
+            prompt_tokens=min(sizes) // 2 if sizes else 0,
+            reads_files=bool(known) and all(self._reads_files(facts) for _, facts in known),
+        )
+
+    def _reads_files(self, facts: Facts) -> bool:
+        entry = self._entry(facts)
+        way = choose_way(self._options.way, facts, entry)
+        has_markers = entry is not None and entry.file_sep is not None
+        return way == "infill" or (way != "suffix" and has_markers)
 
     async def close(self) -> None:
         """End all connections."""

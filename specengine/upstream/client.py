@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 from specengine.errors import (
@@ -28,7 +28,6 @@ from specengine.protocol import (
     Chunk,
     Complete,
     Done,
-    EngineState,
     EngineStatus,
     StopReason,
 )
@@ -91,7 +90,7 @@ class UpstreamClient:
             raise EngineUnavailable(failure.what, hint=failure.hint)
         if failure is not None:
             logger.warning("no server upstream answers: %s", failure)
-        client._tell(upstream_status(servers))
+        client._tell(asker.status())
         return client
 
     @property
@@ -173,7 +172,7 @@ class UpstreamClient:
         if (run := self._runs.get(request)) is not None:
             run.finish(run.done(self._timing.clock(), reason, cause))
             if run.has_text_from_server:
-                self._tell(upstream_status(self._asker.servers))
+                self._tell(self._asker.status())
             self._following[request].cancel()
 
     async def _follow(self, run: Run) -> None:
@@ -188,7 +187,7 @@ class UpstreamClient:
     async def _answer(self, run: Run) -> Done:
         failure = await self._asker.answer(run)
         if failure is None:
-            self._tell(upstream_status(self._asker.servers))
+            self._tell(self._asker.status())
             reason = run.reading.stop_reason if run.reading is not None else None
             assert reason is not None, "an answer that has no end is a failure"
             return run.done(self._timing.clock(), reason)
@@ -201,21 +200,3 @@ class UpstreamClient:
         if status != self.status:
             self.status = status
             self.query_status()
-
-
-def upstream_status(servers: Sequence[Server]) -> EngineStatus:
-    """Return what people are told of the servers that have said what they are."""
-    known = [(server.name, server.facts) for server in servers if server.facts is not None]
-    sizes = [facts.context_tokens for _, facts in known if facts.context_tokens]
-    named = ", ".join(f"{name}: {facts.kind or 'a server'}" for name, facts in known)
-    return EngineStatus(
-        state=EngineState.READY,
-        model=known[0][1].short_model if known else "",
-        drafter="upstream",
-        progress=1.0,
-        detail=named or "no server upstream answers; the local engine is asked.",
-        active=0,
-        waiting=0,
-        # The other half is for what is written, and for a poor estimate of tokens.
-        prompt_tokens=min(sizes) // 2 if sizes else 0,
-    )

@@ -101,6 +101,9 @@ def mapped(name: str) -> Generator[Progress]:
         yield progress
     except UpstreamFailed as error:
         raise failed(f"sent {error.what.rstrip('.')}") from error
+    except UnicodeEncodeError as error:
+        invalid = RequestInvalid("the text holds half a surrogate pair, which cannot be sent.")
+        raise AttemptFailed(invalid, may_retry=False, is_fault=False) from error
     except TimeoutError as error:
         what = (
             "stopped in the middle of its answer" if progress.has_text else "did not answer in time"

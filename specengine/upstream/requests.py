@@ -56,7 +56,9 @@ def body_of(message: Complete, ask: Ask, facts: Facts) -> tuple[str, dict[str, o
         "temperature": sampling.temperature,
         "stream": True,
     }
-    if stops := (*message.stop, *ask.ends)[:MAX_STOPS]:
+    # The server would find them in the forced text, too. Whoever reads the answer does not.
+    stops = () if ask.forced else message.stop
+    if stops := (*stops, *ask.ends)[:MAX_STOPS]:
         body["stop"] = stops
     if sampling.temperature > 0:
         body["seed"] = sampling.seed

@@ -34,6 +34,9 @@ EVENT_STREAM: Final = "text/event-stream"
 MAX_REPLY_BYTES: Final = 2**18
 """Of anything that is no stream: a list of models, an error."""
 
+MAX_NAME_CHARS: Final = 100
+"""So much of a name that a server has given is shown."""
+
 CLOSING_S: Final = 0.1
 """Between the mark of the end and the end itself."""
 
@@ -72,7 +75,7 @@ class Facts:
     @property
     def short_model(self) -> str:
         """Its name without the folders that some servers put before it."""
-        return self.model.rstrip("/").rsplit("/", 1)[-1][:120]
+        return plain(self.model.rstrip("/").rsplit("/", 1)[-1])
 
 
 class Server:
@@ -109,7 +112,8 @@ class Server:
         if self.facts is None:
             status, body = await self._get("/v1/models", MAX_REPLY_BYTES)
             self.facts = self._read_facts(status, body)
-            logger.info("%s is %s with %s", self.name, self.facts.kind, self.facts.model)
+            self._has_counters = True
+            logger.info("%s is %s with %s", self.name, self.facts.kind, self.facts.short_model)
         return self.facts
 
     async def stream(
@@ -214,7 +218,7 @@ class Server:
             ) from error
         card = next((card for card in cards if card.id == wanted or not wanted), None)
         if card is None:
-            near = ", ".join(card.id[:80] for card in cards[:8]) or "none"
+            near = ", ".join(plain(card.id) for card in cards[:8]) or "none"
             raise AttemptFailed(
                 UpstreamFailed(
                     f"{self.name} has no model {wanted!r}.",
@@ -223,7 +227,12 @@ class Server:
                 may_retry=False,
             )
         size = card.max_model_len or (card.meta or {}).get("n_ctx")
-        return Facts(card.owned_by or "", card.id, size if isinstance(size, int) else 0)
+        return Facts(plain(card.owned_by or ""), card.id, size if isinstance(size, int) else 0)
+
+
+def plain(name: str) -> str:
+    """Return a name that a server has given as it may stand in a log or on a screen."""
+    return "".join(char for char in name if char.isprintable())[:MAX_NAME_CHARS]
 
 
 def _http_client(url: str, options: UpstreamOptions) -> httpx2.AsyncClient:

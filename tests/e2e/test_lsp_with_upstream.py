@@ -86,13 +86,14 @@ def test_suggestion_and_trace_come_from_upstream(tmp_path: Path):
         async with upstream.listening():
             await editor.start({"urls": [upstream.url]})
             assert await editor.ask(1, 4) == "return a + b"
-            (record,) = await editor.stop()
+            records = await editor.stop()
+        (record,) = [one for one in records if one.get("outcome") == "shown"]
         (seen,) = upstream.seen
         assert seen.headers["authorization"] == "Bearer sk-1"
         assert seen.body["model"] == "Qwen/Qwen2.5-Coder-7B"
         assert seen.body["prompt"].startswith("<|fim_prefix|>def add(a, b):\n")
         assert seen.body["prompt"].endswith("<|fim_middle|>")
-        assert (record["outcome"], record["model"]) == ("shown", "Qwen2.5-Coder-7B")
+        assert record["model"] == "Qwen2.5-Coder-7B"
         assert record["drafter"] == f"upstream:vllm@{upstream.url.removeprefix('http://')}"
         assert record["steps"] >= 3
 

@@ -230,6 +230,29 @@ def test_newer_request_of_a_document_supersedes_the_older():
     against(hanging, hanging, written("new"), scene=scene)
 
 
+def test_text_that_is_no_unicode_is_refused():
+    async def scene(client: UpstreamClient, upstream: ScriptedUpstream, clock: Clock) -> None:
+        with pytest.raises(RequestInvalid, match="surrogate"):
+            await ask(client, "x = '\ud800' + f(")
+        assert upstream.seen == []
+
+    against(written("a"), scene=scene)
+
+
+def test_names_that_a_server_gives_are_shown_without_tricks():
+    async def run() -> None:
+        name = "m\x1b[2J\n" + "x" * 500
+        async with ScriptedUpstream(written("a"), model=name, kind=name).listening() as upstream:
+            client = await UpstreamClient.open(options(upstream))
+            done = await ask(client)
+            assert (done.model + done.drafter).isprintable()
+            assert len(done.model + done.drafter) < 300
+            assert upstream.seen[0].body["model"] == name
+            await client.close()
+
+    play(run)
+
+
 def test_nothing_is_not_continued():
     async def scene(client: UpstreamClient, upstream: ScriptedUpstream, clock: Clock) -> None:
         done = await ask(client, "")
@@ -545,6 +568,27 @@ def test_another_server_answers_for_one_that_fails_and_keeps_the_document():
                 assert (await ask(client)).text == "a"
             assert len(bad.seen) == 1
             assert clock.pauses_s == []
+            await client.close()
+
+    play(run)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "expected"),
+    [
+        ("Qwen/Qwen2.5-Coder-7B", "vllm", True),
+        ("bigcode/starcoderbase", "vllm", False),
+        ("Qwen/Qwen2.5-Coder-7B", "library", False),
+        ("m", "llamacpp", True),
+        ("m", "vllm", False),
+    ],
+)
+def test_status_says_whether_other_files_reach_the_model(model: str, kind: str, expected: bool):
+    async def run() -> None:
+        async with ScriptedUpstream(written("a"), model=model, kind=kind).listening() as upstream:
+            client = await UpstreamClient.open(options(upstream))
+            assert client.status is not None
+            assert client.status.reads_files is expected
             await client.close()
 
     play(run)

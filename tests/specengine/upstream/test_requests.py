@@ -46,6 +46,13 @@ def test_server_that_hides_special_tokens_is_asked_to_show_them():
     assert "skip_special_tokens" not in body_of(MESSAGE, ask, OTHER)[1]
 
 
+def test_stop_strings_are_not_sent_where_text_is_forced():
+    """A newline that is stepped back over would end the answer before it begins."""
+    message = Complete(request=1, document="a", prefix="", stop=("\n",))
+    ask = Ask("none", "x", forced="\n    ", ends=("<end>",))
+    assert body_of(message, ask, OTHER)[1]["stop"] == ("<end>",)
+
+
 def test_no_more_stop_strings_are_sent_than_openai_takes():
     message = Complete(request=1, document="a", prefix="", stop=tuple("abcdef"))
     assert body_of(message, Ask("none", "x"), OTHER)[1]["stop"] == tuple("abcdef")[:MAX_STOPS]
