@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from specengine.heads.head import Head, HeadSizes, MakeProduct, norm
+from specengine.models.architecture import rope_frequencies
 from specengine.models.weights import Product
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -24,6 +25,8 @@ class Block:
 
     sizes: HeadSizes
     qkv: Product
+    query_norm: torch.Tensor | None
+    key_norm: torch.Tensor | None
     output: Product
     mlp_norm: torch.Tensor
     gate_up: Product
@@ -31,22 +34,28 @@ class Block:
 
     @classmethod
     def of(cls, head: Head, name: str, num_in: int, make: MakeProduct) -> Block:
-        """Take the layer ``name`` of a head; its attention reads rows of ``num_in``."""
+        """Take the layer ``name`` of a head; its attention reads rows of ``num_in``.
+
+        Biases, and norms of queries and keys, are taken if there are any.
+
+        Raises:  LoadError when a tensor is missing or of another shape.
+        """
         sizes = head.sizes
         hidden, inner = sizes.hidden_size, sizes.intermediate_size
-        numbers = {"q": sizes.num_heads, "k": sizes.num_kv_heads, "v": sizes.num_kv_heads}
-        qkv = [
-            head.tensor(f"{name}.self_attn.{part}_proj.weight", number * sizes.head_dim, num_in)
-            for part, number in numbers.items()
-        ]
         gate_up = [
             head.tensor(f"{name}.mlp.{part}_proj.weight", inner, hidden) for part in ("gate", "up")
         ]
         num_values = sizes.num_heads * sizes.head_dim
+        attention = f"{name}.self_attn"
         return cls(
             sizes,
-            make(torch.cat(qkv), None),
-            make(head.tensor(f"{name}.self_attn.o_proj.weight", hidden, num_values), None),
+            make(*_qkv(head, attention, num_in)),
+            _optional(head, f"{attention}.q_norm.weight", sizes.head_dim),
+            _optional(head, f"{attention}.k_norm.weight", sizes.head_dim),
+            make(
+                head.tensor(f"{attention}.o_proj.weight", hidden, num_values),
+                _optional(head, f"{attention}.o_proj.bias", hidden),
+            ),
             head.tensor(f"{name}.post_attention_layernorm.weight", hidden),
             make(torch.cat(gate_up), None),
             make(head.tensor(f"{name}.mlp.down_proj.weight", hidden, inner), None),
@@ -65,20 +74,23 @@ class Block:
             [..., T, hidden]; turns [T, D / 2] each.
         """
         sizes = self.sizes
-        num_qk = sizes.num_heads + sizes.num_kv_heads
         qkv = self.qkv(entering)
-        qkv = qkv.view(*qkv.shape[:-1], num_qk + sizes.num_kv_heads, sizes.head_dim)
-        turned = rotate(qkv[..., :num_qk, :], turns)
-        queries, keys = turned[..., : sizes.num_heads, :], turned[..., sizes.num_heads :, :]
-        stream = residual + self.output(attend(queries, keys, qkv[..., num_qk:, :]))
+        qkv = qkv.view(*qkv.shape[:-1], -1, sizes.head_dim)
+        numbers = (sizes.num_heads, sizes.num_kv_heads, sizes.num_kv_heads)
+        queries, keys, values = qkv.split(numbers, -2)
+        queries = rotate(self._normed(queries, self.query_norm), turns)
+        keys = rotate(self._normed(keys, self.key_norm), turns)
+        stream = residual + self.output(attend(queries, keys, values))
         gate, up = self.gate_up(norm(stream, self.mlp_norm, sizes.norm_eps)).chunk(2, -1)
         return stream + self.down(F.silu(gate) * up)
+
+    def _normed(self, heads: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        return heads if weight is None else norm(heads, weight, self.sizes.norm_eps)
 
 
 def turns_of(sizes: HeadSizes, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosines and sines of each position's angles, [T, D / 2] each."""
-    half = torch.arange(0, sizes.head_dim, 2, dtype=torch.float64, device=positions.device)
-    angles = torch.outer(positions.double(), sizes.rope_theta ** (-half / sizes.head_dim))
+    angles = torch.outer(positions.double(), rope_frequencies(sizes).to(positions.device))
     return angles.cos().float(), angles.sin().float()
 
 
@@ -103,3 +115,21 @@ def weigh(
     scores = torch.einsum("...tgqd,...sgd->...gqts", grouped, keys) * queries.shape[-1] ** -0.5
     shares = scores.masked_fill(hidden, float("-inf")).softmax(-1)
     return torch.einsum("...gqts,...sgd->...tgqd", shares, values).flatten(-3)
+
+
+def _qkv(head: Head, name: str, num_in: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return queries, keys and values as one weight and bias."""
+    sizes = head.sizes
+    numbers = {"q": sizes.num_heads, "k": sizes.num_kv_heads, "v": sizes.num_kv_heads}
+    weights: list[torch.Tensor] = []
+    biases: list[torch.Tensor] = []
+    for part, number in numbers.items():
+        num_out = number * sizes.head_dim
+        weights.append(head.tensor(f"{name}.{part}_proj.weight", num_out, num_in))
+        if head.has(f"{name}.q_proj.bias"):
+            biases.append(head.tensor(f"{name}.{part}_proj.bias", num_out))
+    return torch.cat(weights), torch.cat(biases) if biases else None
+
+
+def _optional(head: Head, name: str, *shape: int) -> torch.Tensor | None:
+    return head.tensor(name, *shape) if head.has(name) else None

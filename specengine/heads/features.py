@@ -17,37 +17,52 @@ import torch
 
 from specengine.errors import LoadError
 from specengine.heads.block import Attend, Block, turns_of
+from specengine.heads.entries import entry_of
 from specengine.heads.head import Head, MakeProduct, norm
+from specengine.models.weights import Product
 
 
 class FeatureNetwork:
-    """A head of the kinds ``eagle``, ``parallel`` and ``mtp``."""
+    """A head of the kinds ``eagle``, ``eagle1``, ``parallel`` and ``mtp``."""
 
-    def __init__(self, head: Head, embedding: torch.Tensor, make: MakeProduct) -> None:
-        """Take a head, and the target's embedding [V, hidden]."""
-        if head.kind not in ("eagle", "parallel", "mtp"):
+    def __init__(
+        self,
+        head: Head,
+        embedding: torch.Tensor,
+        make: MakeProduct,
+        output: Product | None = None,
+    ) -> None:
+        """Take a head, the target's embedding [V, hidden], and its output layer for ``eagle1``.
+
+        Raises:  LoadError when a tensor is missing or of another shape.
+        """
+        if head.kind not in ("eagle", "eagle1", "parallel", "mtp"):
             raise LoadError(f"a {head.kind} head does not draft from features.")
         self.head = head
         self._embedding = embedding
-        hidden, eps = head.sizes.hidden_size, head.sizes.norm_eps
-        self._eps = eps
-        self.is_mtp = head.kind == "mtp"
-        self.num_modules = head.depth if self.is_mtp else 1
-        num_in = hidden if self.is_mtp else 2 * hidden
-        names = [f"layers.{number}" for number in range(self.num_modules)]
-        self._blocks = [Block.of(head, name, num_in, make) for name in names]
-        if self.is_mtp:
-            fusers = [head.tensor(f"{name}.eh_proj.weight", hidden, 2 * hidden) for name in names]
-            self._fusers = [make(weight, None) for weight in fusers]
-        else:
-            fuser = head.tensor("fc.weight", hidden, len(head.layers) * hidden)
-            self._fusers = [make(fuser, None)]
-        self._output = make(head.tensor("lm_head.weight", len(head.draft_ids), hidden), None)
+        if head.has("embed_tokens.weight"):
+            self._embedding = head.tensor("embed_tokens.weight", *embedding.shape)
+        hidden = head.sizes.hidden_size
+        self.num_modules = head.depth if head.kind == "mtp" else 1
+        self._entries = [entry_of(head, module, make) for module in range(self.num_modules)]
+        self._blocks = [
+            Block.of(head, f"layers.{module}", entry.num_in, make)
+            for module, entry in enumerate(self._entries)
+        ]
+        self._norm = head.tensor("norm.weight", hidden)
+        self._masks = None
+        if head.kind == "parallel":
+            self._masks = (
+                head.tensor("mask_embedding", hidden),
+                head.tensor("mask_features", head.depth - 1, hidden),
+            )
+        if output is None:
+            output = make(head.tensor("lm_head.weight", len(head.draft_ids), hidden), None)
+        self._output = output
 
     def fuse(self, streams: Mapping[int, torch.Tensor]) -> torch.Tensor:
         """Return the features of positions that the target has computed, [..., T, hidden]."""
-        read = [streams[layer].float() for layer in self.head.layers]
-        return read[0] if self.is_mtp else self._fusers[0](torch.cat(read, -1))
+        return self._entries[0].fuse([streams[layer].float() for layer in self.head.layers])
 
     def run(
         self,
@@ -75,39 +90,23 @@ class FeatureNetwork:
         module: int = 0,
     ) -> torch.Tensor:
         """Do ``run`` for tokens that are embedded already."""
-        turns = turns_of(self.head.sizes, positions)
-        block = self._blocks[module]
-        token_norm, feature_norm = (
-            ("enorm", "hnorm") if self.is_mtp else ("input_layernorm", "hidden_norm")
-        )
-        both = torch.cat(
-            (
-                norm(embedded, self._vector(module, token_norm), self._eps),
-                norm(features, self._vector(module, feature_norm), self._eps),
-            ),
-            -1,
-        )
-        if not self.is_mtp:
-            return block(both, features, turns, attend)
-        stream = self._fusers[module](both)
-        entering = norm(stream, self._vector(module, "input_layernorm"), self._eps)
-        return block(entering, stream, turns, attend)
+        entering, residual = self._entries[module](embedded, features)
+        turns = turns_of(self.head.sizes, positions.to(features.device))
+        rows = self._blocks[module](entering, residual, turns, attend)
+        return self._normed(rows) if self.head.variant.norm_output else rows
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the scores of the head's own tokens, [..., T, Vd]."""
-        weight = self.head.tensor("norm.weight", self.head.sizes.hidden_size)
-        return self._output(norm(rows, weight, self._eps))
+        is_scored = self.head.kind == "eagle1" or self.head.variant.norm_output
+        return self._output(rows if is_scored else self._normed(rows))
 
     def masks(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what stands for tokens and features that are not known yet, for ``parallel``.
 
         Shapes:  the embedding [hidden], the same in each place; features [depth - 1, hidden].
         """
-        hidden = self.head.sizes.hidden_size
-        return (
-            self.head.tensor("mask_embedding", hidden),
-            self.head.tensor("mask_features", self.head.depth - 1, hidden),
-        )
+        assert self._masks is not None, f"a {self.head.kind} head has no masks"
+        return self._masks
 
-    def _vector(self, module: int, name: str) -> torch.Tensor:
-        return self.head.tensor(f"layers.{module}.{name}.weight", self.head.sizes.hidden_size)
+    def _normed(self, rows: torch.Tensor) -> torch.Tensor:
+        return norm(rows, self._norm, self.head.sizes.norm_eps)

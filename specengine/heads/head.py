@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 import torch
 
 from specengine.errors import LoadError
+from specengine.models.architecture import LinearScaling, Llama3Scaling
 from specengine.models.weights import Product
 
 Kind = Literal["medusa", "eagle", "eagle1", "mtp", "parallel", "dflash", "streaming", "layer_skip"]
@@ -28,6 +29,24 @@ class HeadSizes:
     head_dim: int
     norm_eps: float
     rope_theta: float
+    rope_scaling: Llama3Scaling | LinearScaling | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Ways in which networks of one kind differ, beyond which tensors they have."""
+
+    norm_before_residual: bool = False
+    """Whether the residual of EAGLE-3's layer begins behind the norm of its features."""
+    norm_output: bool = False
+    """Whether EAGLE-3 goes on from its normed rows, as version 3.1 does."""
+    mask_id: int = -1
+    """The token that stands for what DFlash does not know yet."""
+    guesses_at_anchor: bool = False
+    """Whether DFlash guesses at the last known token too, not only at masks."""
+
+
+STANDARD: Final = Variant()
 
 
 @dataclass(frozen=True)
@@ -43,6 +62,11 @@ class Head:
     tensors: Mapping[str, torch.Tensor]
     draft_ids: torch.Tensor
     """[Vd] int64: the target's token for each of its own."""
+    variant: Variant = STANDARD
+
+    def has(self, name: str) -> bool:
+        """Say whether there is a tensor of that name."""
+        return name in self.tensors
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
         """Return a tensor of a given shape; -1 takes any size.

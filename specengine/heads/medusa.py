@@ -31,13 +31,13 @@ class MedusaNetwork:
         self._blocks = make(
             torch.cat([each[0] for each in blocks]), torch.cat([each[1] for each in blocks])
         )
+        self._norm = head.tensor("norm.weight", hidden)
         self._output = make(head.tensor("lm_head.weight", len(head.draft_ids), hidden), None)
 
     def logits(self, streams: Mapping[int, torch.Tensor]) -> torch.Tensor:
         """Return each head's scores, [T, depth, Vd]; head 0 guesses the token after the next."""
         (layer,) = self.head.layers
-        weight = self.head.tensor("norm.weight", self.head.sizes.hidden_size)
-        rows = norm(streams[layer], weight, self.head.sizes.norm_eps)
+        rows = norm(streams[layer], self._norm, self.head.sizes.norm_eps)
         changes = self._blocks(rows).view(*rows.shape[:-1], self.head.depth, rows.shape[-1])
         own = rows[..., None, :] + F.silu(changes)
         return self._output(own.flatten(0, -2)).view(*own.shape[:-1], -1)

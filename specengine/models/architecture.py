@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 import torch
@@ -70,7 +70,7 @@ def read_architecture(folder: Path) -> Architecture:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LoadError(f"cannot read {path}: {error}.") from error
     _check_supported(config, path)
-    rope = config.rope_parameters or config.rope_scaling or _Rope()
+    rope = config.rope_parameters or config.rope_scaling or Rope()
     return Architecture(
         family=SUPPORTED[config.architectures[0]],
         vocab_size=config.vocab_size,
@@ -83,12 +83,31 @@ def read_architecture(folder: Path) -> Architecture:
         context_len=config.max_position_embeddings,
         norm_eps=config.rms_norm_eps,
         rope_theta=rope.rope_theta or config.rope_theta or 10_000.0,
-        rope_scaling=_scaling(rope, path),
+        rope_scaling=scaling_of(rope, path),
         has_tied_embeddings=config.tie_word_embeddings,
     )
 
 
-def rope_frequencies(architecture: Architecture) -> torch.Tensor:
+class Rotation(Protocol):
+    """What says how heads are turned."""
+
+    @property
+    def head_dim(self) -> int:
+        """Return the dimensions of a head."""
+        ...
+
+    @property
+    def rope_theta(self) -> float:
+        """Return the base of the frequencies."""
+        ...
+
+    @property
+    def rope_scaling(self) -> Llama3Scaling | LinearScaling | None:
+        """Return how they are scaled."""
+        ...
+
+
+def rope_frequencies(architecture: Rotation) -> torch.Tensor:
     """Return the angle per position of each pair of dimensions, float64 [D / 2].
 
     Source:  Su et al. 2021, arXiv 2104.09864, eq. 15; linear scaling is Chen et al. 2023, arXiv
@@ -107,7 +126,9 @@ def rope_frequencies(architecture: Architecture) -> torch.Tensor:
     return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
-class _Rope(msgspec.Struct):
+class Rope(msgspec.Struct):
+    """What a ``config.json`` says of rope, in its older and newer forms."""
+
     rope_theta: float | None = None
     rope_type: str | None = None
     type: str | None = None
@@ -135,8 +156,8 @@ class _Config(msgspec.Struct):
     head_dim: Positive | None = None
     hidden_act: str = "silu"
     rope_theta: float | None = None
-    rope_parameters: _Rope | None = None
-    rope_scaling: _Rope | None = None
+    rope_parameters: Rope | None = None
+    rope_scaling: Rope | None = None
     tie_word_embeddings: bool = False
     use_sliding_window: bool = False
     attention_bias: bool = False
@@ -166,7 +187,11 @@ def _head_dim(config: _Config) -> int:
     return config.head_dim or config.hidden_size // config.num_attention_heads
 
 
-def _scaling(rope: _Rope, path: Path) -> Llama3Scaling | LinearScaling | None:
+def scaling_of(rope: Rope, path: Path) -> Llama3Scaling | LinearScaling | None:
+    """Return how frequencies are scaled; ``path`` is what error messages name.
+
+    Raises:  LoadError for a way that is not known.
+    """
     if rope.rope_theta is not None and rope.rope_theta <= 0:
         raise LoadError(f"{path} has the rope_theta {rope.rope_theta}; it must be positive.")
     kind = rope.rope_type or rope.type or "default"

@@ -166,12 +166,16 @@ class IntegerLinear:
     It computes what ``LimbLinear`` computes, to the bit.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, kernel: Kernel) -> None:
+    @classmethod
+    def of(cls, weight: torch.Tensor, bias: torch.Tensor | None, kernel: Kernel) -> IntegerLinear:
         """Round a weight [N, K] to 8 bits; K must be a multiple of 16."""
-        num_out, num_in = weight.shape
-        assert num_in % LANES == 0, f"rows of {num_in}"
+        assert weight.shape[1] % LANES == 0, f"rows of {weight.shape[1]}"
+        return cls(IntegerMatrix.of(weight, bias), *weight.shape, kernel)
+
+    def __init__(self, matrix: IntegerMatrix, num_out: int, num_in: int, kernel: Kernel) -> None:
+        """Take a weight that has N outputs and K inputs without its padding."""
         self._num_out, self._kernel = num_out, kernel
-        self._matrix = IntegerMatrix.of(weight, bias)
+        self._matrix = matrix
         num_limbs = MAX_ROWS // 8 * LIMBS_PER_BLOCK * self._matrix.num_in
         self._limbs = torch.zeros(num_limbs, dtype=torch.int8)
         self._row_scales = torch.zeros(MAX_ROWS)
@@ -270,7 +274,7 @@ class IntegerDecoder:
     @property
     def vocab_size(self) -> int:
         """Return the number of logits of a position."""
-        return self.weights.embedding.shape[0]
+        return self._architecture.vocab_size
 
     @property
     def kv_shape(self) -> KVShape:

@@ -17,7 +17,7 @@ from specengine.models.graphs import GraphDecoder
 from specengine.models.int4 import Int4Linear
 from specengine.models.integer import IntegerDecoder, IntegerLinear, IntegerMatrix, why_not
 from specengine.models.limbs import LimbLinear
-from specengine.models.linear import Linear, pack, proven_widths
+from specengine.models.linear import ROW_BLOCK, Linear, pack, proven_widths
 from specengine.models.load import OnFraction, TensorReader, WeightReader, read_weights
 from specengine.models.memory import NO_SEQUENCES, Sequences, check_memory
 from specengine.models.staging import cache_root
@@ -129,7 +129,7 @@ def product_maker(target: Target) -> Callable[[torch.Tensor, torch.Tensor | None
     """Return what makes products of small networks beside a target, in its own arithmetic."""
     if isinstance(target, IntegerDecoder):
         kernel = target.kernel
-        return lambda weight, bias: IntegerLinear(weight, bias, kernel)
+        return lambda weight, bias: IntegerLinear.of(weight, bias, kernel)
     assert isinstance(target, Decoder)
     device, dtype = target.device, target.dtype
 
@@ -139,6 +139,37 @@ def product_maker(target: Target) -> Callable[[torch.Tensor, torch.Tensor | None
         return lambda rows: F.linear(rows.to(dtype), own, own_bias).float()
 
     return linear
+
+
+def embedding_of(target: Target) -> torch.Tensor:
+    """Return a target's embedding, [V, hidden]."""
+    assert isinstance(target, IntegerDecoder | Decoder)
+    return target.weights.embedding
+
+
+def final_norm_of(target: Target) -> torch.Tensor:
+    """Return the weight of the norm in front of a target's output layer, [hidden], float32."""
+    assert isinstance(target, IntegerDecoder | Decoder)
+    return target.weights.final_norm
+
+
+def output_of(target: Target) -> Product:
+    """Return a target's output layer, for rows of a small network, [T, hidden] to [T, V]."""
+    if isinstance(target, IntegerDecoder):
+        return IntegerLinear(
+            target.weights.head,
+            target.vocab_size,
+            target.architecture.hidden_size,
+            target.kernel,
+        )
+    assert isinstance(target, Decoder)
+    head, dtype = target.weights.head, target.dtype
+
+    def scores(rows: torch.Tensor) -> torch.Tensor:
+        padding = (0, 0, 0, -len(rows) % ROW_BLOCK)
+        return head(F.pad(rows.to(dtype), padding))[: len(rows)].float()
+
+    return scores
 
 
 def find_kernel(architecture: Architecture, device: torch.device = CPU) -> Kernel | str:
@@ -169,17 +200,17 @@ def _decoder(
     step_rows: int,
     on_fraction: OnFraction | None,
 ) -> Decoder:
-    make = _maker(precision, device)
+    make = matrix_maker(precision, device)
     weights = read_weights(reader, sizes, make, are_paired=True, on_fraction=on_fraction)
     if device.type == "cuda":
         return GraphDecoder(sizes, weights, precision, step_rows=step_rows)
     return Decoder(sizes, weights, precision)
 
 
-def _maker(
+def matrix_maker(
     precision: Precision, device: torch.device
 ) -> Callable[[torch.Tensor, torch.Tensor | None], Product]:
-    """Return what makes a product of a weight and its bias."""
+    """Return what makes the matrices of a decoder by torch, of a weight and its bias."""
     if precision == "int8":
         return LimbLinear.of
     if precision == "int4":

@@ -187,7 +187,7 @@ def test_a_product_by_itself_has_the_bits_of_the_one_by_torch(
     generator = torch.Generator().manual_seed(num_rows)
     weight, rows = (torch.randn(size, 80, generator=generator) for size in (100, num_rows))
     bias = torch.randn(100, generator=generator) if has_bias else None
-    ours = IntegerLinear(weight, bias, kernel)(rows)
+    ours = IntegerLinear.of(weight, bias, kernel)(rows)
     assert ours.shape == (num_rows, 100)
     torch.testing.assert_close(ours, LimbLinear.of(weight, bias)(rows), rtol=0, atol=1e-6)
 

@@ -1,0 +1,115 @@
+"""From the folder of a trained head to the drafts that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from specengine.drafters.base import DrafterSource
+from specengine.drafters.eagle import EagleDrafts
+from specengine.drafters.medusa import MedusaDrafts
+from specengine.drafters.mtp import MtpDrafts
+from specengine.drafters.parallel import ParallelDrafts
+from specengine.errors import LoadError, SettingsInvalid
+from specengine.heads import files
+from specengine.heads.features import FeatureNetwork
+from specengine.heads.head import Head
+from specengine.heads.head_cache import HeadCache, HeadStore
+from specengine.heads.medusa import MedusaNetwork
+from specengine.models.registry import ModelEntry
+from specengine.models.sources import head_folder
+from specengine.models.target import Target
+from specengine.models.targets import embedding_of, product_maker
+from specengine.models.tokenizer import Tokenizer
+
+CACHE_ROWS: Final = 1024
+"""Of each of a head's layers for one text: it looks at the end of a long one."""
+
+
+def trained_drafts(
+    folder: Path, target: Target, tokenizer: Tokenizer, num_slots: int
+) -> DrafterSource:
+    """Return the drafts of the head in a folder, which keeps rows for so many texts.
+
+    Raises:  LoadError when it is missing, damaged, or was trained for another target.
+    """
+    return drafts_of(files.load(folder), target, num_slots)
+
+
+def declared_drafts(
+    entry: ModelEntry, kind: str, target: Target, tokenizer: Tokenizer, num_slots: int
+) -> DrafterSource:
+    """Return the drafts of the head that models.toml names for a model.
+
+    Raises:  SettingsInvalid when it names none; ConfigError, LoadError.
+    """
+    if kind not in entry.heads:
+        known = ", ".join(entry.heads) or "none"
+        raise SettingsInvalid(
+            f"models.toml names no {kind} head for {entry.name}; it has {known}.",
+            hint=f"Train one with: specengine train heads --kind {kind}",
+        )
+    return trained_drafts(head_folder(entry.heads[kind]), target, tokenizer, num_slots)
+
+
+def drafts_of(head: Head, target: Target, num_slots: int) -> DrafterSource:
+    """Return the drafts of a head beside a target.
+
+    Raises:  LoadError when it lacks a tensor, has one too many, or does not fit the target.
+    """
+    sizes = target.architecture
+    head.check_fits(sizes.hidden_size, sizes.vocab_size, sizes.num_layers)
+    asked = _Asked(head.tensors)
+    source = _source(replace(head, tensors=asked), target, num_slots)
+    left = asked.left()
+    if left:
+        raise LoadError(
+            f"{len(left)} tensors have no place in a head of the kind {head.kind}, {min(left)} "
+            "among them.",
+            hint="It is of a variant that this engine cannot run.",
+        )
+    return source
+
+
+def _source(head: Head, target: Target, num_slots: int) -> DrafterSource:
+    if head.kind == "medusa":
+        return MedusaDrafts(MedusaNetwork(head, product_maker(target)))
+    network = FeatureNetwork(head, embedding_of(target), product_maker(target))
+    device = target.kv_shape.device
+
+    def new_caches() -> list[HeadCache]:
+        return [HeadCache(head.sizes, CACHE_ROWS, device) for _ in range(network.num_modules)]
+
+    store = HeadStore(new_caches, num_slots)
+    if head.kind == "mtp":
+        return MtpDrafts(network, store)
+    return (ParallelDrafts if head.kind == "parallel" else EagleDrafts)(network, store)
+
+
+class _Asked(Mapping[str, torch.Tensor]):
+    """Tensors that note who is asked for: a network would run without the others."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        self._asked.add(name)
+        return self._tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def left(self) -> set[str]:
+        """Return the names that nobody has asked for."""
+        return set(self._tensors) - self._asked
