@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Below WARNING pygls logs whole messages, and with them source text; at WARNING it logs each
     # cancel of a request that is answered already, which is daily life here.
     logging.getLogger("pygls").setLevel(logging.ERROR)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    for name in ("asyncio", "httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     server = make_server()
     if options.tcp is None:
         server.start_io()
