@@ -26,7 +26,7 @@ import torch
 
 from specengine.cache.kv_cache import KVCache
 from specengine.draft import NOTHING, Draft
-from specengine.drafters.base import Drafter, DrafterSource, Observer, SharesCache
+from specengine.drafters.base import Drafter, DrafterSource, SharesCache, layers_of, show
 from specengine.drafters.pass_times import PassTimes
 from specengine.sampling import GREEDY, Sampling
 
@@ -264,8 +264,8 @@ class AdaptiveDrafts:
                 drafter = part.source.start(prompt_ids, sampling)
                 started.callback(drafter.close)
                 members.append(Member(part, drafter))
-            is_observer = any(isinstance(member.drafter, Observer) for member in members)
-            kind = ObservingDrafter if is_observer else AdaptiveDrafter
+            layers = layers_of([member.drafter for member in members])
+            kind = ObservingDrafter if layers else AdaptiveDrafter
             return kind(members, self._times, self._clock, started.pop_all())
 
 
@@ -488,17 +488,15 @@ class ObservingDrafter(AdaptiveDrafter):
         started: contextlib.ExitStack,
     ) -> None:
         super().__init__(members, times, clock, started)
-        layers = [each.drafter.layers for each in members if isinstance(each.drafter, Observer)]
-        self.layers = tuple(sorted({layer for one in layers for layer in one}))
+        self.layers = layers_of([member.drafter for member in members])
         """Those that any of them wants to see."""
 
     def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
         """Show each of them its layers."""
         for member in self._members:
-            observer = member.drafter
-            if isinstance(observer, Observer) and not member.has_failed:
+            if not member.has_failed:
                 try:
-                    observer.observe({layer: streams[layer] for layer in observer.layers}, start)
+                    show(member.drafter, streams, start)
                 except Exception:
                     member.fail()
 

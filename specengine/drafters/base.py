@@ -84,3 +84,15 @@ class DrafterSource(Protocol):
     def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Drafter:
         """Return the drafter of a new request, whose tokens are chosen as ``sampling`` says."""
         ...
+
+
+def layers_of(drafters: Sequence[Drafter]) -> tuple[int, ...]:
+    """Return the layers whose streams any of several drafters wants to see, ascending."""
+    wanted = [drafter.layers for drafter in drafters if isinstance(drafter, Observer)]
+    return tuple(sorted({layer for layers in wanted for layer in layers}))
+
+
+def show(drafter: Drafter, streams: Mapping[int, torch.Tensor], start: int) -> None:
+    """Let a drafter see those streams that it wants to see, if any."""
+    if isinstance(drafter, Observer):
+        drafter.observe({layer: streams[layer] for layer in drafter.layers}, start)

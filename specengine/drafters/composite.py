@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import torch
 
 from specengine.cache.kv_cache import KVCache
 from specengine.draft import NOTHING, Draft
-from specengine.drafters.base import Drafter, DrafterSource, SharesCache
+from specengine.drafters.base import Drafter, DrafterSource, SharesCache, layers_of, show
 from specengine.sampling import GREEDY, Sampling
 
 
@@ -22,7 +24,8 @@ class CompositeDrafts:
         """Return a drafter over one drafter of each source."""
         with contextlib.ExitStack() as started:
             drafters = [_start(source, prompt_ids, sampling, started) for source in self._sources]
-            return CompositeDrafter(drafters, started.pop_all())
+            kind = ObservingComposite if layers_of(drafters) else CompositeDrafter
+            return kind(drafters, started.pop_all())
 
 
 class CompositeDrafter:
@@ -49,6 +52,20 @@ class CompositeDrafter:
     def close(self) -> None:
         """Close all of them, also when one of them fails to."""
         self._started.close()
+
+
+class ObservingComposite(CompositeDrafter):
+    """Drafters some of which look at what the target has computed."""
+
+    def __init__(self, drafters: Sequence[Drafter], started: contextlib.ExitStack) -> None:
+        super().__init__(drafters, started)
+        self.layers = layers_of(drafters)
+        """Those that any of them wants to see."""
+
+    def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
+        """Show each of them its layers."""
+        for drafter in self._drafters:
+            show(drafter, streams, start)
 
 
 def _start(

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
 
 from specengine.cache.kv_cache import KVCache, KVShape
 from specengine.draft import NOTHING, Draft
+from specengine.drafters.base import Observer
 from specengine.drafters.composite import CompositeDrafts
 from specengine.sampling import GREEDY, Sampling
 from tests.specengine.tiny import ScriptedDrafter, ScriptedDrafts
@@ -112,3 +113,32 @@ def test_the_cache_goes_to_those_that_run_on_it() -> None:
     (sharing,) = second.started
     assert isinstance(sharing, SharingDrafter)
     assert sharing.caches == [cache]
+
+
+class Watching(ThinkingDrafter):
+    """Sees streams of some layers; source and drafter in one."""
+
+    name = "watching"
+
+    def __init__(self, *layers: int) -> None:
+        self.layers = layers
+        self.seen: list[tuple[set[int], int]] = []
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Watching:
+        return self
+
+    def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
+        self.seen.append((set(streams), start))
+
+
+def test_drafters_that_look_at_the_target_see_their_layers() -> None:
+    low, high = Watching(1, 2), Watching(2, 5)
+    drafter = CompositeDrafts([low, ScriptedDrafts([]), high]).start([9])
+    assert isinstance(drafter, Observer)
+    assert drafter.layers == (1, 2, 5)
+    drafter.observe({layer: torch.zeros(1, 4) for layer in drafter.layers}, 3)
+    assert (low.seen, high.seen) == ([({1, 2}, 3)], [({2, 5}, 3)])
+
+
+def test_without_such_drafters_streams_are_not_asked_for() -> None:
+    assert not isinstance(CompositeDrafts([ScriptedDrafts([])]).start([9]), Observer)
