@@ -75,7 +75,7 @@ layout sees the text before the hole only; base is step 0.
 ![Loss by step]({PICTURE})
 """
     if making.listing is not None:
-        text += f"\n## Sources\n\n{_sources(making.listing)}\n"
+        text += f"\n## Sources\n\n{sources(making.listing)}\n"
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
@@ -118,7 +118,8 @@ def _table(measurements: Sequence[Measurement]) -> str:
     return "\n".join(lines)
 
 
-def _sources(listing: Listing) -> str:
+def sources(listing: Listing) -> str:
+    """Return the packages that were learnt from, with their licences."""
     packages = [*listing.pypi.items(), *listing.npm.items()]
     licences = Counter(package.licence for _, package in packages)
     counts = ", ".join(f"{number} {licence}" for licence, number in licences.most_common())

@@ -124,6 +124,24 @@ def read_corpus(folders: Sequence[Path], forbidden: Iterable[str] = ()) -> Corpu
     return Corpus(train, held_out)
 
 
+def read_workspace(folder: Path, forbidden: Iterable[str] = ()) -> Corpus:
+    """Read one folder of a user's own; one file in sixteen is held out.
+
+    Raises:  ConfigError when it has too many files.
+    """
+    refused = {line for text in forbidden for line in _long_lines(text)}
+    refused = {line for line in refused if len(line) >= FORBIDDEN_CHARS}
+    seen = _Seen()
+    train: list[Document] = []
+    held_out: list[Document] = []
+    for document in _documents(folder):
+        lines = _long_lines(document.text)
+        if refused.isdisjoint(lines) and seen.take(lines):
+            digest = hashlib.sha256(document.text.encode()).digest()
+            (held_out if digest[0] % HELD_OUT_ONE_IN == 0 else train).append(document)
+    return Corpus(train, held_out)
+
+
 def is_held_out(package: str) -> bool:
     """Say whether a package is for measuring; its name without a version decides."""
     name = re.split(r"[-_]\d", package.lower())[0]

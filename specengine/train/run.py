@@ -72,8 +72,8 @@ def train_fim(
     run = Run(network, out, plan, on_saved=trim)
     batches = BatchMaker(DocumentChooser(corpus.train), maker, plan.seed)
     measured = measured_samples(corpus.held_out, maker, MEASURED)
-    with _stop_wish() as wishes:
-        run.train(batches, measured, _say, lambda: bool(wishes))
+    with stop_wish() as wishes:
+        run.train(batches, measured, say, lambda: bool(wishes))
     adapter = out / ADAPTER
     network.adapter().save(adapter, entry.source)
     making = Making(
@@ -198,7 +198,7 @@ def _network(folder: Path, options: argparse.Namespace) -> Network:
 
 
 @contextmanager
-def _stop_wish() -> Generator[list[int]]:
+def stop_wish() -> Generator[list[int]]:
     """Collect wishes to stop, so that the step that runs is finished and saved."""
     wishes: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: wishes.append(number))
@@ -208,7 +208,7 @@ def _stop_wish() -> Generator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     """Show a step in place on a terminal, and each of them as a line in a file."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{line}")
