@@ -16,9 +16,10 @@ from specengine.cache.prefix_cache import PrefixCache
 from specengine.decoding.prompt import Prompt, PromptLayout
 from specengine.decoding.session import Limits, Models, Session
 from specengine.drafters.base import DrafterSource
-from specengine.drafters.build import build, recipes
+from specengine.drafters.build import auto_parts, build, recipes
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
 from specengine.drafters.pass_times import PassTimes, known_or_measured
+from specengine.drafters.trained import declared_drafts
 from specengine.models import registry
 from specengine.models.convert import ensure_model
 from specengine.models.integer import IntegerDecoder
@@ -52,7 +53,8 @@ class OwnEngine:
 
         Raises:  ConfigError.
         """
-        return build(drafter, recipes(self._draft_model), self._pass_times)
+        known = recipes(self._draft_model, self._head_drafts)
+        return build(drafter, known, self._pass_times, auto_parts(self.entry.heads))
 
     def session(
         self,
@@ -80,6 +82,9 @@ class OwnEngine:
         self.cache.truncate(0)
         most_rows, folder = self.settings.num_draft_tokens + 1, cache_root() / "passes"
         return known_or_measured(self.models.target, self.cache, most_rows, folder)
+
+    def _head_drafts(self, kind: str) -> DrafterSource:
+        return declared_drafts(self.entry, kind, self.models.target, self.models.tokenizer, 1)
 
     def _draft_model(self) -> DrafterSource:
         name = partner_of(self.entry, self.settings.draft_model)

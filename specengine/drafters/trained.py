@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -10,12 +10,14 @@ from typing import Final
 import torch
 
 from specengine.drafters.base import DrafterSource
+from specengine.drafters.dflash import DFlashDrafts
 from specengine.drafters.eagle import EagleDrafts
 from specengine.drafters.medusa import MedusaDrafts
 from specengine.drafters.mtp import MtpDrafts
 from specengine.drafters.parallel import ParallelDrafts
 from specengine.errors import LoadError, SettingsInvalid
-from specengine.heads import files
+from specengine.heads import checkpoints
+from specengine.heads.dflash import DFlashNetwork
 from specengine.heads.features import FeatureNetwork
 from specengine.heads.head import Head
 from specengine.heads.head_cache import HeadCache, HeadStore
@@ -23,7 +25,7 @@ from specengine.heads.medusa import MedusaNetwork
 from specengine.models.registry import ModelEntry
 from specengine.models.sources import head_folder
 from specengine.models.target import Target
-from specengine.models.targets import embedding_of, product_maker
+from specengine.models.targets import embedding_of, final_norm_of, output_of, product_maker
 from specengine.models.tokenizer import Tokenizer
 
 CACHE_ROWS: Final = 1024
@@ -35,9 +37,10 @@ def trained_drafts(
 ) -> DrafterSource:
     """Return the drafts of the head in a folder, which keeps rows for so many texts.
 
-    Raises:  LoadError when it is missing, damaged, or was trained for another target.
+    Raises:  LoadError when it is missing, damaged, or was trained for another target;
+        ModelsIncompatible when its tokens are others.
     """
-    return drafts_of(files.load(folder), target, num_slots)
+    return drafts_of(checkpoints.load(folder, target.architecture, tokenizer), target, num_slots)
 
 
 def declared_drafts(
@@ -63,7 +66,7 @@ def drafts_of(head: Head, target: Target, num_slots: int) -> DrafterSource:
     """
     sizes = target.architecture
     head.check_fits(sizes.hidden_size, sizes.vocab_size, sizes.num_layers)
-    asked = _Asked(head.tensors)
+    asked = _Asked(_completed(head, target))
     source = _source(replace(head, tensors=asked), target, num_slots)
     left = asked.left()
     if left:
@@ -72,22 +75,47 @@ def drafts_of(head: Head, target: Target, num_slots: int) -> DrafterSource:
             "among them.",
             hint="It is of a variant that this engine cannot run.",
         )
+    asked.forget()
     return source
 
 
+def _completed(head: Head, target: Target) -> dict[str, torch.Tensor]:
+    """Return a head's tensors, with those of the target that it is used with."""
+    tensors = dict(head.tensors)
+    if "norm.weight" not in tensors and head.kind in ("medusa", "eagle1"):
+        tensors["norm.weight"] = final_norm_of(target)
+    embedding, own = embedding_of(target), tensors.get("embed_tokens.weight")
+    if own is not None and torch.equal(own.to(embedding), embedding):
+        del tensors["embed_tokens.weight"]  # A copy of the target's needs no memory.
+    return tensors
+
+
 def _source(head: Head, target: Target, num_slots: int) -> DrafterSource:
+    make, embedding = product_maker(target), embedding_of(target)
     if head.kind == "medusa":
-        return MedusaDrafts(MedusaNetwork(head, product_maker(target)))
-    network = FeatureNetwork(head, embedding_of(target), product_maker(target))
-    device = target.kv_shape.device
-
-    def new_caches() -> list[HeadCache]:
-        return [HeadCache(head.sizes, CACHE_ROWS, device) for _ in range(network.num_modules)]
-
-    store = HeadStore(new_caches, num_slots)
+        return MedusaDrafts(MedusaNetwork(head, make))
+    output = None
+    if not head.has("lm_head.weight") and head.kind in ("eagle1", "dflash"):
+        output = output_of(target)
+    if head.kind == "dflash":
+        network = DFlashNetwork(head, embedding, make, output)
+        lags = [0] * network.num_layers
+        return DFlashDrafts(network, _store(head, target, lags, num_slots))
+    network = FeatureNetwork(head, embedding, make, output)
+    # A module reads one token more than the one before it.
+    lags = [module + 1 for module in range(network.num_modules)]
+    store = _store(head, target, lags, num_slots)
     if head.kind == "mtp":
         return MtpDrafts(network, store)
     return (ParallelDrafts if head.kind == "parallel" else EagleDrafts)(network, store)
+
+
+def _store(head: Head, target: Target, lags: Sequence[int], num_slots: int) -> HeadStore:
+    def new_caches() -> list[HeadCache]:
+        device = target.kv_shape.device
+        return [HeadCache(head.sizes, CACHE_ROWS, device, lag) for lag in lags]
+
+    return HeadStore(new_caches, num_slots)
 
 
 class _Asked(Mapping[str, torch.Tensor]):
@@ -113,3 +141,7 @@ class _Asked(Mapping[str, torch.Tensor]):
     def left(self) -> set[str]:
         """Return the names that nobody has asked for."""
         return set(self._tensors) - self._asked
+
+    def forget(self) -> None:
+        """Let go of all: networks have made products of their own of them."""
+        self._tensors = {}

@@ -69,6 +69,8 @@ class ModelEntry(msgspec.Struct, frozen=True):
     """Text of the special token before each file of a repository, where it learnt that."""
     draft: str | None = None
     """Name of the model that drafts for this one."""
+    heads: Mapping[str, str] = {}
+    """Folders of trained heads that draft for this model, by their kind."""
     memory_gb: float | None = None
     """Weights in bfloat16 and the KV of 4,096 tokens, in units of 10^9 bytes."""
 
@@ -91,6 +93,7 @@ class _ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repo_name: str | None = None
     file_sep: str | None = None
     draft: str | None = None
+    heads: Mapping[str, str] = {}
     memory_gb: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 

@@ -127,6 +127,21 @@ class Runner(Protocol):
         ...
 
 
+def head_folder(text: str) -> Path:
+    """Return the folder of a trained head: a path, or the name of one that comes with the package.
+
+    Raises:  ConfigError when there is none.
+    """
+    bundled = ADAPTERS / text
+    folder = bundled if "/" not in text and bundled.is_dir() else Path(text).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(
+            f"there is no folder {folder} with a trained head.",
+            hint="Train one with: specengine train heads",
+        )
+    return folder
+
+
 def parse_source(text: str) -> Source:
     """Read `pypi:PACKAGE==VERSION/path/in/wheel`, `hf:REPO@REVISION`, `adapter:…` or a local path.
 

@@ -5,7 +5,7 @@ import pytest
 from specengine.drafters import build as build_module
 from specengine.drafters.adaptive import AdaptiveDrafts
 from specengine.drafters.base import DrafterSource
-from specengine.drafters.build import Recipes, recipes
+from specengine.drafters.build import HEADS, Recipes, auto_parts, recipes
 from specengine.drafters.pass_times import Measured, PassTimes
 from specengine.drafters.suffix import SuffixDrafts
 from specengine.errors import LoadError, SettingsInvalid
@@ -18,9 +18,13 @@ def build(name: str, known: Recipes) -> DrafterSource:
     return build_module.build(name, known, lambda: FLAT)
 
 
+def scripted_head(kind: str) -> DrafterSource:
+    return ScriptedDrafts([], kind)
+
+
 @pytest.fixture
 def known() -> Recipes:
-    return recipes(lambda: ScriptedDrafts([], "draft_model"))
+    return recipes(lambda: ScriptedDrafts([], "draft_model"), scripted_head)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,8 @@ def known() -> Recipes:
         ("draft_model+suffix", "draft_model+suffix"),
         ("auto", "auto"),
         ("draft_model+auto", "draft_model+auto"),
+        ("eagle", "eagle"),
+        ("suffix+medusa", "suffix+medusa"),
     ],
 )
 def test_source_has_the_name_that_was_asked_for(known: Recipes, name: str, built: str) -> None:
@@ -44,7 +50,7 @@ def test_unknown_name_is_refused_with_those_that_exist(known: Recipes, name: str
     with pytest.raises(SettingsInvalid) as caught:
         build(name, known)
     assert repr(name.split("+")[-1]) in caught.value.what
-    assert caught.value.hint == "There are auto, none, suffix, draft_model."
+    assert caught.value.hint == f"There are auto, none, suffix, draft_model, {', '.join(HEADS)}."
 
 
 def failing() -> DrafterSource:
@@ -52,14 +58,14 @@ def failing() -> DrafterSource:
 
 
 def test_draft_model_is_loaded_only_when_named() -> None:
-    assert build("suffix", recipes(failing)).name == "suffix"
+    assert build("suffix", recipes(failing, scripted_head)).name == "suffix"
     with pytest.raises(LoadError):
-        build("draft_model", recipes(failing))
+        build("draft_model", recipes(failing, scripted_head))
 
 
 def test_nothing_is_loaded_when_another_name_is_wrong() -> None:
     with pytest.raises(SettingsInvalid):
-        build("draft_model+magic", recipes(failing))
+        build("draft_model+magic", recipes(failing, scripted_head))
 
 
 @pytest.mark.parametrize(
@@ -94,9 +100,17 @@ def test_passes_are_measured_only_for_auto(known: Recipes) -> None:
 
 
 def test_there_is_one_history() -> None:
-    known = recipes(lambda: ScriptedDrafts([], "draft_model"), 4 * 2**20)
+    known = recipes(lambda: ScriptedDrafts([], "draft_model"), scripted_head, 4 * 2**20)
     auto, alone = build("auto", known), build("suffix", known)
     assert isinstance(auto, AdaptiveDrafts)
     assert auto.sources == (alone,)
     assert isinstance(alone, SuffixDrafts)
     assert alone.history.max_bytes == 4 * 2**20
+
+
+def test_auto_takes_the_head_that_is_named_first(known: Recipes) -> None:
+    assert auto_parts([]) == ("suffix",)
+    parts = auto_parts(["eagle", "medusa"])
+    source = build_module.build("auto", known, lambda: FLAT, parts)
+    assert isinstance(source, AdaptiveDrafts)
+    assert [part.name for part in source.sources] == ["suffix", "eagle"]
