@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_models(commands.add_parser("models", help="list, fetch and check models"))
     _add_bench(commands.add_parser("bench", help="measure on this machine"))
     _add_check(commands.add_parser("check", help="hold a promise against this machine"))
-    _add_train(commands.add_parser("train", help="train an adapter"))
+    _add_train(commands.add_parser("train", help="train an adapter or a head"))
     demo = commands.add_parser("demo", help="type into a real file through the language server")
     demo.set_defaults(run=_demo)
     return parser
@@ -108,6 +108,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     fim.add_argument("--rate", type=float, default=3e-4, help="learning rate")
     fim.add_argument("--batch-tokens", type=int, default=4096, help="of one pass; a GPU takes more")
     fim.set_defaults(run=_train_fim)
+    _add_train_heads(kinds.add_parser("heads", help="teach a small network to draft for a model"))
     measure = kinds.add_parser("measure", help="how a model writes middles of held-out packages")
     measure.set_defaults(run=_measure_middles)
     for command in (fim, measure):
@@ -127,6 +128,33 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
             metavar="DIR",
             help="folder whose subfolders are packages (default: those of our adapter, fetched)",
         )
+
+
+def _add_train_heads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kind", default="eagle", help="medusa, eagle, mtp or parallel")
+    parser.add_argument("--model", help="target: a name in models.toml, or a folder")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the run and its result")
+    parser.add_argument("--init", type=Path, metavar="DIR", help="head to begin with")
+    parser.add_argument("--tokens", type=int, default=3_000_000, help="to train on")
+    parser.add_argument(
+        "--stream-tokens", type=int, default=400_000, help="that the target is run over, once"
+    )
+    parser.add_argument("--rate", type=float, default=8e-4, help="learning rate")
+    parser.add_argument("--depth", type=int, help="tokens to draft in a row")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--precision", default="auto", help="in which the target is run")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or another torch device")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help="folder whose subfolders are packages (default: those of our heads, fetched)",
+    )
+    parser.add_argument(
+        "--workspace", type=Path, metavar="DIR", help="one folder with code of your own, instead"
+    )
+    parser.set_defaults(run=_train_heads)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -334,6 +362,19 @@ def _train_fim(options: argparse.Namespace) -> None:
     hardware = f"{machine.cpu}, {machine.cores} cores, torch {machine.torch}"
     adapter = train_fim(options, _benchmark_texts(), hardware, _show_progress)
     print(f'The adapter is in {adapter}. Name it in models.toml as source = "adapter:{adapter}".')
+
+
+def _train_heads(options: argparse.Namespace) -> None:
+    _spin_briefly()
+    from specengine.bench.machine import describe
+    from specengine.train.heads_run import train_heads
+
+    machine = describe()
+    hardware = f"{machine.cpu}, {machine.cores} cores, torch {machine.torch}"
+    folder = train_heads(options, _benchmark_texts(), hardware, _show_progress)
+    print(
+        f'The head is in {folder}. Name it in models.toml: heads = {{ {options.kind} = "{folder}" }}'
+    )
 
 
 def _measure_middles(options: argparse.Namespace) -> None:

@@ -23,9 +23,10 @@ from specengine.decoding.prompt import PromptLayout
 from specengine.decoding.session import Limits, Models, Session
 from specengine.decoding.several import Several
 from specengine.drafters.base import DrafterSource
-from specengine.drafters.build import build, recipes
+from specengine.drafters.build import auto_parts, build, recipes
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
 from specengine.drafters.pass_times import PassTimes, known_or_measured
+from specengine.drafters.trained import declared_drafts
 from specengine.errors import (
     ConfigError,
     EngineFailed,
@@ -114,7 +115,7 @@ class Engine:
         self.watch: Final = Watch(self._tell_what_is_off)
         self._registry: Registry = registry.load()
         self._entry = self._registry.resolve(settings.model or self._registry.default)
-        self._known = recipes(self._draft_model, settings.history_mb * 2**20)
+        self._known = recipes(self._draft_model, self._head_drafts, settings.history_mb * 2**20)
         self._sources: dict[str, DrafterSource] = {}
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._scheduler = Scheduler(
@@ -361,9 +362,15 @@ class Engine:
         ends = tokenizer.end_ids | tokenizer.special_ids  # as for the target
         return ModelDrafts(decoder, ends, self.settings.slots + 1, capacity)
 
+    def _head_drafts(self, kind: str) -> DrafterSource:
+        assert self._models is not None
+        models, num_slots = self._models, self.settings.slots + 1  # as for the draft model
+        return declared_drafts(self._entry, kind, models.target, models.tokenizer, num_slots)
+
     def _source(self, name: str) -> DrafterSource:
         if name not in self._sources:
-            self._sources[name] = build(name, self._known, self._pass_times)
+            parts = auto_parts(self._entry.heads)
+            self._sources[name] = build(name, self._known, self._pass_times, parts)
         return self._sources[name]
 
     def _pass_times(self) -> PassTimes:
