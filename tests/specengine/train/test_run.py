@@ -85,7 +85,7 @@ def test_an_interrupt_ends_the_step_and_saves(
         if line.startswith("step 1 "):
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(run, "_say", interrupt)
+    monkeypatch.setattr(run, "say", interrupt)
     given = options(tmp_path, data, tokens=10**9)
     train(given)
     assert [line.step for line in read_history(given.out) if isinstance(line, Step)] == [1]
