@@ -87,14 +87,18 @@ class PromptSet:
 
 
 def prompt_sets(limit: int, names: Sequence[str] = SETS) -> list[PromptSet]:
-    """Return sets of the decode benchmark, cut to ``limit`` prompts each."""
+    """Return sets of the decode benchmark, cut to ``limit`` prompts each.
+
+    None ends in white space: a model writes a new line and its indentation as one token, and behind
+    half of it some end the text at once.
+    """
     problems = load_problems()
     prompts = {
         "humaneval": [problem.prompt for problem in problems],
         "edits": edits(problems),
         **load_classes(),
     }
-    return [PromptSet(name, tuple(prompts[name][:limit])) for name in names]
+    return [PromptSet(name, tuple(map(str.rstrip, prompts[name][:limit]))) for name in names]
 
 
 def load_classes() -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ import pytest
 from specengine.bench.workloads import (
     CLASSES,
     INFILL_SETS,
+    SETS,
     edits,
     example_file,
     infill_sets,
@@ -36,6 +37,11 @@ def test_classes_are_sets_too():
     sets = prompt_sets(2, ["prose", "edits", "json"])
     assert [one.name for one in sets] == ["prose", "edits", "json"]
     assert [len(one.prompts) for one in sets] == [2, 2, 2]
+
+
+def test_no_prompt_ends_where_a_token_may_go_on():
+    sets = prompt_sets(200, [*SETS, *CLASSES])
+    assert all(prompt == prompt.rstrip() for one in sets for prompt in one.prompts)
 
 
 def test_each_class_has_prompts_of_its_own():
