@@ -58,6 +58,7 @@ RETRY_S: Final = 10.0
 
 FETCH_SHARE: Final = 0.8
 MAX_STOP_STRINGS: Final = 16
+MAX_STOP_IDS: Final = 64
 MAX_LOGPROBS: Final = 20
 MAX_ALTERNATIVES: Final = 8
 """Share of the progress bar that fetching and converting take; reading the weights the rest."""
@@ -436,6 +437,12 @@ class Engine:
                 f"stop has {len(message.stop)} strings; allowed are {MAX_STOP_STRINGS} that are "
                 "not empty."
             )
+        stop_ids = frozenset(message.stop_ids)
+        if len(stop_ids) > MAX_STOP_IDS or not all(self._is_token(each) for each in stop_ids):
+            raise RequestInvalid(
+                f"stop_ids has {len(stop_ids)} tokens; allowed are {MAX_STOP_IDS}, below "
+                f"{self._target().vocab_size}."
+            )
         if message.logprobs is not None and not 0 <= message.logprobs <= MAX_LOGPROBS:
             raise RequestInvalid(
                 f"logprobs is {message.logprobs}; allowed are 0 to {MAX_LOGPROBS}."
@@ -443,7 +450,11 @@ class Engine:
         most, wished = self.settings.num_draft_tokens, message.num_draft_tokens
         if wished is not None and not 0 <= wished <= most:
             raise RequestInvalid(f"num_draft_tokens is {wished}; allowed are 0 to {most}.")
-        return Limits(message.max_tokens, most if wished is None else wished, message.stop)
+        num_draft_tokens = most if wished is None else wished
+        return Limits(message.max_tokens, num_draft_tokens, message.stop, stop_ids)
+
+    def _is_token(self, token_id: int) -> bool:
+        return 0 <= token_id < self._target().vocab_size
 
     def _target(self) -> Target:
         assert self._models is not None

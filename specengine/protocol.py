@@ -48,6 +48,7 @@ class StopReason(StrEnum):
     END_TOKEN = "end_token"
     LENGTH = "length"
     STOP_STRING = "stop_string"
+    STOP_TOKEN = "stop_token"  # noqa: S105 - no password
     STOPPED = "stopped"
     CANCELLED = "cancelled"
 
@@ -115,6 +116,8 @@ class Complete(_Message, frozen=True, tag="complete"):
     sampling: SamplingOptions = SamplingOptions()
     stop: tuple[str, ...] = ()
     """Strings that end the text, and are not part of it."""
+    stop_ids: tuple[int, ...] = ()
+    """Tokens that end the text, and are not part of it."""
     logprobs: int | None = None
     """If set, ``Done`` tells the log-probability of each token and of so many likeliest ones."""
     n: int = 1

@@ -44,6 +44,8 @@ class Limits:
     num_draft_tokens: int
     stop: tuple[str, ...] = ()
     """Strings that end the text."""
+    stop_ids: frozenset[int] = frozenset()
+    """Tokens that end the text; one that is forced to stand before the cursor does not."""
 
 
 @dataclass
@@ -353,6 +355,9 @@ class Session:
             token_id = self._token_ids[at]
             if self.models.ends_text(token_id):
                 self._end(at, StopReason.END_TOKEN)
+                break
+            if token_id in self.limits.stop_ids and not self._forced.remaining:
+                self._end(at, StopReason.STOP_TOKEN)
                 break
             num_bytes = len(self.models.tokenizer.token_bytes(token_id))
             num_forced = len(self._forced.remaining)

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from specengine import engine as engine_module
+from specengine.cache.kv_cache import KVCache
 from specengine.engine import Engine, Status
 from specengine.errors import (
     EngineFailed,
@@ -24,7 +25,8 @@ from specengine.errors import (
 )
 from specengine.models.decoder import Decoder
 from specengine.models.integer import IntegerDecoder
-from specengine.models.target import Rows
+from specengine.models.target import Rows, Target, Tree
+from specengine.models.targets import Precision
 from specengine.protocol import CancelCause, Complete, EngineState, SamplingOptions, StopReason
 from specengine.record import Record
 from specengine.scheduler import Job, Key, Outcome
@@ -330,7 +332,7 @@ def gated(
         return decoders[-1]
 
     monkeypatch.setattr(engine_module, "load_target", load_gated)
-    monkeypatch.setattr(engine_module, "_warm_up", lambda decoder, prefixes: None)
+    monkeypatch.setattr(engine_module, "fault_of", lambda target, prefixes: None)
     engine = Engine(settings, lambda status: None)
     engine.start()
     assert has_loaded.wait(WAIT_S)
@@ -431,6 +433,17 @@ def test_a_request_s_wishes_reach_its_session(engine: Engine) -> None:
     stopped = client.ask("x = ", max_tokens=6, sampling=biased, stop=(outcome.text[-1],))
     assert stopped.stop_reason is StopReason.STOP_STRING
     assert outcome.text[-1] not in stopped.text
+    ended = client.ask("x = ", max_tokens=6, stop_ids=(outcome.token_ids[0], 33), sampling=biased)
+    assert ended.stop_reason is StopReason.STOP_TOKEN
+    assert ended.text == ""
+
+
+@pytest.mark.parametrize("stop_ids", [(-1,), (2**40,), tuple(range(65))])
+def test_stop_ids_that_are_no_tokens_or_too_many_are_refused(
+    engine: Engine, stop_ids: tuple[int, ...]
+) -> None:
+    with pytest.raises(RequestInvalid, match="stop_ids"):
+        Client(engine).ask("x = ", max_tokens=6, stop_ids=stop_ids)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -536,3 +549,58 @@ def test_a_drafter_that_is_off_is_not_used_unless_a_request_names_it(
     assert client.ask(LONG_PREFIX, drafter="suffix").drafter == "none"
     engine.close()
     assert statuses[-1].detail.endswith("is ready; drafter suffix is off: it failed")
+
+
+class BrokenDecoder(Decoder):
+    """Is right token by token only: a pass over several is not."""
+
+    def forward(
+        self, token_ids: list[int], cache: KVCache, *, num_logits: int, tree: Tree | None = None
+    ) -> torch.Tensor:
+        logits = super().forward(token_ids, cache, num_logits=num_logits, tree=tree)
+        return logits.roll(1, dims=-1) if num_logits > 1 else logits
+
+
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Precisions in which a loaded model is broken."""
+    broken: list[str] = []
+    load = engine_module.load_target
+
+    def load_broken(folder: Path, precision: Precision, **options: Any) -> Target:
+        if precision not in broken:
+            return load(folder, precision, **options)
+        decoder = load_decoder(folder, precision)
+        return BrokenDecoder(decoder.architecture, decoder.weights, decoder.precision)
+
+    monkeypatch.setattr(engine_module, "load_target", load_broken)
+    return broken
+
+
+def test_a_precision_that_fails_its_check_is_switched_off_and_the_next_one_serves(
+    settings: EngineSettings, breaks: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    breaks.append("bfloat16")
+    statuses: list[Status] = []
+    engine = Engine(msgspec.structs.replace(settings, precision="bfloat16"), statuses.append)
+    engine.start()
+    assert Client(engine).ask("def f").stop_reason is StopReason.LENGTH
+    assert engine.facts is not None
+    assert engine.facts.precision == "float32"
+    (off,) = engine.watch.switched_off
+    assert (off.kind, off.name) == ("precision", "bfloat16")
+    engine.close()
+    assert "precision bfloat16 is off: a pass over several tokens" in statuses[-1].detail
+    assert "bfloat16 is switched off" in caplog.text
+
+
+def test_a_model_that_fails_its_check_in_every_precision_is_refused_with_the_reason(
+    settings: EngineSettings, breaks: list[str]
+) -> None:
+    breaks.append("float32")
+    engine = Engine(settings, lambda status: None)
+    engine.start()
+    with pytest.raises(EngineFailed, match="in no precision: precision float32 is off"):
+        Client(engine).ask("def f")
+    assert [off.kind for off in engine.watch.switched_off] == ["precision", "model"]
+    engine.close()

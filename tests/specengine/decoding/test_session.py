@@ -503,6 +503,28 @@ def test_a_stop_string_ends_the_text_and_is_no_part_of_it() -> None:
     assert session.stop_reason is StopReason.STOP_STRING
 
 
+def test_a_stop_token_ends_the_text_and_is_no_part_of_it() -> None:
+    plain = new_session(new_models())
+    run(plain)
+    at = next(i for i in range(8, 20) if plain.written_ids[i] not in plain.written_ids[:i])
+    for source in (NoDrafts(), ScriptedDrafts(adversaries.oracle(plain_text(plain)))):
+        session = new_session(new_models(), source)
+        session.limits = replace(session.limits, stop_ids=frozenset({plain.written_ids[at]}))
+        run(session)
+        assert session.written_ids == plain.written_ids[:at]
+        assert session.stop_reason is StopReason.STOP_TOKEN
+
+
+def test_a_token_that_stands_before_the_cursor_stops_nothing() -> None:
+    plain = new_session(new_models())
+    run(plain)
+    session = new_session(new_models())
+    session.limits = replace(session.limits, stop_ids=frozenset({plain.written_ids[0]}))
+    run(session)
+    assert session.written_ids[0] == plain.written_ids[0]
+    assert len(session.written_ids) > 1
+
+
 def test_logprobs_are_those_of_the_model_whatever_was_drafted() -> None:
     sampling = Sampling(temperature=1.0, seed=3, top_k=5)
     plain = new_session(new_models(), sampling=sampling, max_tokens=40, num_logprobs=2)
