@@ -40,7 +40,21 @@ OPTIONS = SamplingOptions(0.5, 3, logit_bias={7: 1.5})
 CLIENT_MESSAGES: list[ClientMessage] = [
     Hello(PROTOCOL_VERSION, "test", "secret"),
     Complete(
-        1, "d", "x = ", "\n", 8, OPTIONS, ("a",), 2, 3, "none", False, (("a.py", "x"),), 4, True
+        1,
+        "d",
+        "x = ",
+        "\n",
+        8,
+        OPTIONS,
+        ("a",),
+        (5,),
+        2,
+        3,
+        "none",
+        False,
+        (("a.py", "x"),),
+        4,
+        True,
     ),
     Cancel(1, CancelCause.SUPERSEDED),
     Stop(1),
