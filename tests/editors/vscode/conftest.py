@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from tests.editors.vscode import code_server
 from tests.editors.scripted_engine import ScriptedEngine, scripted_engine
+from tests.editors.vscode import code_server
 from tests.editors.vscode.workbench import Workbench, browser_page
 
 ROOT: Final = Path(__file__).parents[3]

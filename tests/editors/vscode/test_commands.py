@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.editors.vscode.conftest import OpenWindow, Setup, Window
 from tests.editors.scripted_engine import STATEMENT, ScriptedEngine
+from tests.editors.vscode.conftest import OpenWindow, Setup, Window
 from tests.editors.vscode.workbench import STATUS, Workbench
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]

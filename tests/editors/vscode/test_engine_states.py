@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from specengine.protocol import EngineState
-from tests.editors.vscode.conftest import OpenWindow, Setup, Window
 from tests.editors.scripted_engine import STATEMENT, ScriptedEngine
+from tests.editors.vscode.conftest import OpenWindow, Setup, Window
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.editors.vscode.conftest import OpenWindow, Setup
 from tests.editors.scripted_engine import ScriptedEngine
+from tests.editors.vscode.conftest import OpenWindow, Setup
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
