@@ -11,7 +11,8 @@ from typing import Final
 
 import torch
 
-from specengine.draft import NOTHING, Draft
+from specengine.draft import NOTHING, ROOT, Draft
+from specengine.heads.candidates import Candidates
 from specengine.heads.features import FeatureNetwork
 from specengine.heads.head_cache import HeadStore
 from specengine.heads.reader import Reader
@@ -55,18 +56,17 @@ class MtpDrafter:
         row = self._reader.read(token_ids) if max_tokens > 0 else None
         if row is None:
             return NOTHING
-        drafted: list[int] = []
-        confidence = 1.0
-        position = len(token_ids) - 2
+        found = Candidates()
+        node, position = ROOT, len(token_ids) - 2
         for module in range(min(self._network.num_modules, max_tokens)):
             if module:
-                row = self._step(module, drafted[-1], row, position)
+                row = self._step(module, found.token_ids[node], row, position)
             probability, place = self._network.logits(row[None]).softmax(-1)[0].max(-1)
-            confidence *= float(probability)
-            if confidence < LEAST_CONFIDENCE:
+            token_id = int(self._network.head.draft_ids[int(place)])
+            node = found.add(token_id, node, float(probability))
+            if found.confidences[node] < LEAST_CONFIDENCE:
                 break
-            drafted.append(int(self._network.head.draft_ids[place]))
-        return Draft.chain(drafted, MtpDrafts.name) if drafted else NOTHING
+        return found.best(max_tokens, MtpDrafts.name, LEAST_CONFIDENCE)
 
     def close(self) -> None:
         """Leave the rows to the next request."""

@@ -44,6 +44,7 @@ class Candidates:
             tuple(self.token_ids[node] for node in kept),
             tuple(places.get(self.parents[node], ROOT) for node in kept),
             drafter,
+            chances=tuple(self.confidences[node] for node in kept),
         )
 
 

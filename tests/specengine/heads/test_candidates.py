@@ -74,6 +74,7 @@ def test_the_best_nodes_are_a_tree_however_they_were_found() -> None:
     draft = found.best(3, "test", 0.2)
     assert draft.token_ids == (7, 8, 9)
     assert draft.parents == (ROOT, ROOT, 1)
+    assert draft.chances == (0.5, 0.4, 0.4)
     assert found.best(3, "test", 0.6) is NOTHING
 
 
