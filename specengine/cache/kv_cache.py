@@ -119,6 +119,21 @@ class KVCache:
         assert 0 <= length <= self.length, f"truncate {self.length} rows to {length}"
         self.length = length
 
+    def wipe(self, num_rows: int) -> None:
+        """Set so many rows behind ``length`` to zero.
+
+        A masked position is multiplied by zero, so what a drafter leaves there must be finite.
+        """
+        end = self.length + num_rows
+        assert end <= self.capacity, f"{end} positions in a cache of {self.capacity}"
+        start = self.length
+        while start < end:
+            tile, offset = divmod(start, self._tile)
+            num = min(end - start, self._tile - offset)
+            for tensor in (self._keys_by_row, self._values):
+                tensor[:, tile, :, offset : offset + num] = 0
+            start += num
+
     def keep(self, start: int, rows: Sequence[int]) -> None:
         """Let some of the rows from ``start`` on follow it in this order, and forget the others.
 

@@ -85,7 +85,7 @@ class Decoder:
     @property
     def vocab_size(self) -> int:
         """Return the number of logits of a position."""
-        return self.weights.embedding.shape[0]
+        return self.architecture.vocab_size
 
     @property
     def kv_shape(self) -> KVShape:

@@ -11,6 +11,7 @@ import msgspec
 import torch
 
 from specengine.errors import LoadError
+from specengine.models.adapters import Adapter
 from specengine.models.architecture import Architecture
 from specengine.models.tensor_files import FILE_ERRORS, open_tensors
 from specengine.models.weights import Layer, Weights
@@ -89,6 +90,21 @@ class WeightReader(TensorReader):
             raise LoadError(f"cannot read {name} from {path}: {error}.") from error
 
 
+class MergedReader(TensorReader):
+    """Takes weights out of another reader, with an adapter's change in them, in float32."""
+
+    def __init__(self, reader: TensorReader, change: Adapter) -> None:
+        super().__init__({}, torch.float32)
+        self._reader, self._change = reader, change
+
+    def names(self) -> Collection[str]:
+        """Return the names of all weights."""
+        return self._reader.names()
+
+    def _get(self, name: str) -> torch.Tensor:
+        return self._change.merge(name, self._reader._get(name).float())
+
+
 class _Index(msgspec.Struct):
     """What is read of a ``model.safetensors.index.json``."""
 
@@ -131,8 +147,7 @@ def read_weights(
     embedding = reader.matrix("model.embed_tokens.weight", sizes.vocab_size, sizes.hidden_size)
     layers: list[Layer[M]] = []
     for index in range(sizes.num_layers):
-        read = _LayerReader(reader, sizes, f"model.layers.{index}", are_paired)
-        layers.append(read.layer(make))
+        layers.append(read_layer(reader, sizes, index, make, are_paired=are_paired))
         if on_fraction is not None:
             on_fraction((index + 1) / sizes.num_layers)
     head = embedding
@@ -141,6 +156,21 @@ def read_weights(
     final_norm = reader.vector("model.norm.weight", sizes.hidden_size)
     reader.check_all_taken()
     return Weights(embedding, tuple(layers), final_norm, make(head, None))
+
+
+def read_layer(
+    reader: TensorReader,
+    sizes: Architecture,
+    index: int,
+    make: Callable[[torch.Tensor, torch.Tensor | None], M],
+    *,
+    are_paired: bool,
+) -> Layer[M]:
+    """Return one layer of a decoder, as ``read_weights`` does.
+
+    Raises:  LoadError when a weight is missing or of a wrong shape.
+    """
+    return _LayerReader(reader, sizes, f"model.layers.{index}", are_paired).layer(make)
 
 
 @dataclass(frozen=True)

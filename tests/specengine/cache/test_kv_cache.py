@@ -114,6 +114,25 @@ def test_rows_are_stored_in_the_cache_precision() -> None:
     assert torch.equal(values, torch.full((1, 1, 2), 2, dtype=torch.bfloat16))
 
 
+@pytest.mark.parametrize("keys_by_dim", [False, True])
+def test_wiped_rows_behind_the_length_are_zero_and_no_others(keys_by_dim: bool) -> None:
+    cache = KVCache(replace(SHAPE, keys_by_dim=keys_by_dim), CAPACITY)
+    for side in cache.tiles(1, 2):
+        side.fill_(float("nan"))
+    cache.advance(TILE - 2)
+    cache.wipe(3)
+    cache.advance(4)
+    for side in cache.rows(1):
+        assert side[: TILE - 2].isnan().all()
+        assert not side[TILE - 2 : TILE + 1].any()
+        assert side[TILE + 1].isnan().all()
+
+
+def test_wiping_more_than_there_is_room_for_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="257 positions in a cache of 256"):
+        full_cache().wipe(1)
+
+
 def test_copy_lives_on_its_own() -> None:
     source, copy = KVCache(SHAPE, TILE), KVCache(SHAPE, TILE)
     write(source, [1, 2, 3])

@@ -1,0 +1,58 @@
+"""Streams that guess the next positions: rows of their own through the target's last layers.
+
+Its tensors; the one layer that it reads, ``first``, is where the streams begin:
+
+    embeddings       [depth, hidden]   of each stream, added to what the last position has there
+    norm.weight      [hidden]
+    lm_head.weight   [Vd, hidden]
+    layers.N.self_attn.q_proj.lora_A.weight [r, in] and .lora_B.weight [out, r], for each layer N of
+                     the target from ``first`` on; so too for k_proj, v_proj, o_proj and for
+                     mlp.gate_proj, mlp.up_proj, mlp.down_proj: the change of the target's weights
+
+Source:  Bhendawade et al. 2024, arXiv 2402.11131, section 3.1.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from specengine.heads.head import Head
+from specengine.models.adapters import Adapter, Factors
+
+SCALE: Final = 2.0
+"""Of the product of the factors."""
+MATRICES: Final = (
+    *(f"self_attn.{part}_proj" for part in "qkvo"),
+    *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
+)
+"""Of a layer, by their names in a checkpoint."""
+
+
+def stream_embeddings(head: Head) -> torch.Tensor:
+    """Return what the streams add to the position that they begin from, [depth, hidden]."""
+    return head.tensor("embeddings", head.depth, head.sizes.hidden_size).float()
+
+
+def factors_of(head: Head, layer: int, matrix: str) -> Factors:
+    """Return the change of a matrix of the target.
+
+    Raises:  LoadError when a factor is missing, or both are of different ranks.
+    """
+    name = f"layers.{layer}.{matrix}"
+    down = head.tensor(f"{name}.lora_A.weight", -1, -1)
+    return Factors(down, head.tensor(f"{name}.lora_B.weight", -1, len(down)))
+
+
+def change_of(head: Head, num_layers: int) -> Adapter:
+    """Return the change of the last layers of a target that has so many."""
+    (first,) = head.layers
+    places = [(layer, matrix) for layer in range(first, num_layers) for matrix in MATRICES]
+    return Adapter(
+        SCALE,
+        {
+            f"model.layers.{layer}.{matrix}.weight": factors_of(head, layer, matrix)
+            for layer, matrix in places
+        },
+    )
