@@ -73,6 +73,15 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen-file", type=Path, metavar="PATH", help="listen on loopback; write the port here"
     )
+    parser.add_argument(
+        "--http", metavar="HOST:PORT", help="also answer HTTP there; without --socket, only there"
+    )
+    parser.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="PATH",
+        help="holds the key of HTTP; else SPECENGINE_API_KEY does. Needed beyond this machine",
+    )
     parser.set_defaults(run=_serve)
 
 
@@ -162,6 +171,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         "what",
         choices=(
             "decode",
+            "door",
             "infill",
             "peers",
             "perplexity",
@@ -214,13 +224,17 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 def _serve(options: argparse.Namespace) -> None:
     _spin_briefly()
-    from specengine.serve import Door, serve
+    from specengine.serve import Door, HttpDoorSettings, serve
     from specengine.settings import load_settings
 
     _log_to_stderr()
     names = ("model", "drafter", "draft_model", "precision", "device", "threads", "idle_exit_s")
-    settings = load_settings({name: getattr(options, name) for name in names})
-    serve(settings, Door(options.socket, options.listen_file))
+    given = {name: getattr(options, name) for name in names}
+    if options.http and options.idle_exit_s is None:
+        # Clients of HTTP cannot start an engine again, as editors do.
+        given["idle_exit_s"] = 0.0
+    http = HttpDoorSettings.parse(options.http, options.api_key_file) if options.http else None
+    serve(load_settings(given), Door(options.socket, options.listen_file, http))
 
 
 def _complete(options: argparse.Namespace) -> None:

@@ -6,11 +6,12 @@ Requests may come while the models load; they wait.
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -40,9 +41,10 @@ from specengine.models import registry
 from specengine.models.convert import ensure_model
 from specengine.models.memory import Sequences
 from specengine.models.registry import ModelEntry, Registry
+from specengine.models.self_check import fault_of
 from specengine.models.staging import cache_root
 from specengine.models.target import Target
-from specengine.models.targets import load_target
+from specengine.models.targets import AnyPrecision, load_target
 from specengine.models.tokenizer import Tokenizer
 from specengine.protocol import CancelCause, Complete, EngineState
 from specengine.record import Record
@@ -55,6 +57,15 @@ logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 10.0
 """A request that comes so long after loading failed starts another attempt."""
+
+FALLBACKS: Final[Mapping[AnyPrecision, tuple[AnyPrecision, ...]]] = {
+    "auto": ("auto", "bfloat16", "float32"),
+    "int4": ("int4", "int8", "bfloat16", "float32"),
+    "int8": ("int8", "bfloat16", "float32"),
+    "bfloat16": ("bfloat16", "float32"),
+    "float32": ("float32",),
+}
+"""What is loaded in place of a precision that fails its check on this machine."""
 
 FETCH_SHARE: Final = 0.8
 MAX_STOP_STRINGS: Final = 16
@@ -296,37 +307,57 @@ class Engine:
         started = time.perf_counter()
         if self.settings.threads:
             torch.set_num_threads(self.settings.threads)
-        decoder, tokenizer = self._load_model(self._entry)
         settings = self.settings
-        if settings.context_tokens > decoder.architecture.context_len:
-            raise SettingsInvalid(
-                f"prompt_tokens and max_tokens need {settings.context_tokens} positions; "
-                f"{self.model} has {decoder.architecture.context_len}."
-            )
-        prefixes = PrefixCache(
-            lambda: KVCache(decoder.kv_shape, settings.context_tokens), settings.slots
-        )
-        self._models = Models(decoder, tokenizer, decoder.vocab_size, prefixes)
-        self._layout = PromptLayout(self._entry, tokenizer, settings.prompt_tokens)
-        _warm_up(decoder, prefixes)
+        self._models = models = self._load_checked()
+        self._layout = PromptLayout(self._entry, models.tokenizer, settings.prompt_tokens)
         drafter = self._source(settings.drafter).name
         self._status = replace(self._status, drafter=drafter)
         logger.info(
             "%s is ready after %.1f s: %s, drafter %s, %d threads",
             self.model,
             time.perf_counter() - started,
-            decoder.precision,
+            models.target.precision,
             drafter,
             torch.get_num_threads(),
         )
         self._publish(EngineState.READY, 1.0, self._ready_detail())
 
-    def _load_model(self, entry: ModelEntry) -> tuple[Target, Tokenizer]:
+    def _load_checked(self) -> Models:
+        """Return the target in the first precision that passes its check.
+
+        Raises:  LoadError when none does; what loading raises.
+        """
+        settings = self.settings
+        for precision in FALLBACKS[settings.precision]:
+            if self.watch.is_off("precision", precision):
+                continue
+            target, tokenizer = self._load_model(self._entry, precision)
+            self._check_room(target)
+            shape, capacity = target.kv_shape, settings.context_tokens
+            prefixes = PrefixCache(functools.partial(KVCache, shape, capacity), settings.slots)
+            fault = fault_of(target, prefixes)
+            if fault is None:
+                return Models(target, tokenizer, target.vocab_size, prefixes)
+            self.watch.switch_off("precision", target.precision, fault)
+        self.watch.switch_off("model", self.model, "it passes its check in no precision")
+        raise LoadError(
+            f"{self.model} passes its check in no precision: {self.watch.summary}.",
+            hint="Run specengine models check, and specengine check exact.",
+        )
+
+    def _check_room(self, target: Target) -> None:
+        needed, has = self.settings.context_tokens, target.architecture.context_len
+        if needed > has:
+            raise SettingsInvalid(
+                f"prompt_tokens and max_tokens need {needed} positions; {self.model} has {has}."
+            )
+
+    def _load_model(self, entry: ModelEntry, precision: AnyPrecision) -> tuple[Target, Tokenizer]:
         folder = ensure_model(entry, lambda done, what: self._progress(done * FETCH_SHARE, what))
         tokenizer = Tokenizer.load(folder)
         decoder = load_target(
             folder,
-            self.settings.precision,
+            precision,
             device=self.settings.device,
             step_rows=self.settings.num_draft_tokens + 1,
             sequences=Sequences(self.settings.slots, self.settings.context_tokens),
@@ -356,7 +387,7 @@ class Engine:
     def _load_draft_model(self) -> DrafterSource:
         assert self._models is not None
         name = partner_of(self._entry, self.settings.draft_model)
-        decoder, tokenizer = self._load_model(self._registry.resolve(name))
+        decoder, tokenizer = self._load_model(self._registry.resolve(name), self.settings.precision)
         check_same_tokens(self._models.tokenizer, tokenizer)
         capacity = min(self.settings.context_tokens, decoder.architecture.context_len)
         # One more slot than requests run: a request that ends and one that starts may overlap.
@@ -467,13 +498,3 @@ class Engine:
         sampling = Sampling(**options)
         sampling.check(self._models.vocab_size)
         return sampling
-
-
-def _warm_up(decoder: Target, prefixes: PrefixCache) -> None:
-    """Run the shapes of a step and of a prefill once; the first call of a shape is slow."""
-    slot = prefixes.lease([])
-    for num_rows in (decoder.prompt_rows, 1):
-        slot.cache.truncate(0)
-        decoder.forward([0] * num_rows, slot.cache, num_logits=1)
-    slot.cache.truncate(0)
-    prefixes.release(slot, [])

@@ -20,7 +20,9 @@ from specengine.errors import SettingsInvalid
 
 ENVIRONMENT_PREFIX: Final = "SPECENGINE_"
 
-OTHER_VARIABLES: Final = frozenset({"SPECENGINE_CACHE", "SPECENGINE_UPSTREAM_KEY"})
+OTHER_VARIABLES: Final = frozenset(
+    {"SPECENGINE_API_KEY", "SPECENGINE_CACHE", "SPECENGINE_UPSTREAM_KEY"}
+)
 """Environment variables with our prefix that are no settings."""
 
 

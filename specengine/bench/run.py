@@ -13,6 +13,7 @@ import torch
 
 from specengine.bench import (
     decode,
+    door,
     exact,
     infill,
     keystrokes,
@@ -73,6 +74,7 @@ PERPLEXITY_LIMIT: Final = 164
 TYPING_LIMIT: Final = 200
 USERS_LIMIT: Final = 4
 UPSTREAM_LIMIT: Final = 2000
+DOOR_LIMIT: Final = 2000
 DEFAULT_SHAPES: Final = ("0.5b", "1.5b", "3b", "7b")
 SHAPE_PRECISIONS: Final[Sequence[Precision]] = ("bfloat16", "int8")
 
@@ -251,6 +253,10 @@ def _names(
     return names
 
 
+def _bench_door(settings: EngineSettings, options: argparse.Namespace) -> Rows:
+    return door.measure(options.limit or DOOR_LIMIT, _show)
+
+
 def _bench_upstream(settings: EngineSettings, options: argparse.Namespace) -> Rows:
     return upstream.measure(options.limit or UPSTREAM_LIMIT, _show)
 
@@ -284,6 +290,7 @@ def _show(fraction: float, detail: str) -> None:
 
 BENCHMARKS: Final[Mapping[str, Callable[[EngineSettings, argparse.Namespace], Rows]]] = {
     "decode": _bench_decode,
+    "door": _bench_door,
     "infill": _bench_infill,
     "peers": _bench_peers,
     "perplexity": _bench_perplexity,
