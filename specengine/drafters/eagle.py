@@ -45,7 +45,7 @@ class EagleDrafter:
         self._network = network
         self._reader = Reader(network, store, prompt_ids)
         self._draft_ids = network.head.draft_ids
-        self.layers = network.head.layers
+        self.layers = tuple(sorted(set(network.head.layers)))
 
     @torch.inference_mode()
     def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
@@ -105,7 +105,7 @@ class EagleDrafter:
         """Add the likeliest tokens behind some nodes."""
         logits = self._network.logits(torch.stack([row for _, row in rows]))
         best = logits.softmax(-1).topk(BREADTH)
-        guesses = to_lists(self._draft_ids[best.indices])
+        guesses = to_lists(self._draft_ids[best.indices.cpu()])
         for (node, _), tokens, values in zip(rows, guesses, to_lists(best.values), strict=True):
             for token_id, probability in zip(tokens, values, strict=True):
                 found.add(token_id, node, probability)

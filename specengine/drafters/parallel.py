@@ -43,7 +43,7 @@ class ParallelDrafter:
         self._network = network
         self._reader = Reader(network, store, prompt_ids)
         self._draft_ids = network.head.ids()
-        self.layers = network.head.layers
+        self.layers = tuple(sorted(set(network.head.layers)))
 
     @torch.inference_mode()
     def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:

@@ -80,10 +80,11 @@ def drafts_of(head: Head, target: Target, num_slots: int) -> DrafterSource:
 
 
 def _completed(head: Head, target: Target) -> dict[str, torch.Tensor]:
-    """Return a head's tensors, with those of the target that it is used with."""
-    tensors = dict(head.tensors)
-    if "norm.weight" not in tensors and head.kind in ("medusa", "eagle1"):
-        tensors["norm.weight"] = final_norm_of(target)
+    """Return a head's tensors where the target is, with those of it that the head is used with."""
+    device = target.kv_shape.device
+    tensors = {name: tensor.to(device) for name, tensor in head.tensors.items()}
+    if head.kind == "eagle1" or head.has("heads.0.lm_head.weight"):
+        tensors.setdefault("norm.weight", final_norm_of(target))
     embedding, own = embedding_of(target), tensors.get("embed_tokens.weight")
     if own is not None and torch.equal(own.to(embedding), embedding):
         del tensors["embed_tokens.weight"]  # A copy of the target's needs no memory.

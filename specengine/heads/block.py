@@ -50,8 +50,8 @@ class Block:
         return cls(
             sizes,
             make(*_qkv(head, attention, num_in)),
-            _optional(head, f"{attention}.q_norm.weight", sizes.head_dim),
-            _optional(head, f"{attention}.k_norm.weight", sizes.head_dim),
+            _head_norm(head, attention, "q"),
+            _head_norm(head, attention, "k"),
             make(
                 head.tensor(f"{attention}.o_proj.weight", hidden, num_values),
                 _optional(head, f"{attention}.o_proj.bias", hidden),
@@ -73,16 +73,21 @@ class Block:
         Shapes:  entering [..., T, num_in] is what attention reads; residual and result
             [..., T, hidden]; turns [T, D / 2] each.
         """
+        stream = residual + self.output(attend(*self.queries_keys_values(entering, turns)))
+        gate, up = self.gate_up(norm(stream, self.mlp_norm, self.sizes.norm_eps)).chunk(2, -1)
+        return stream + self.down(F.silu(gate) * up)
+
+    def queries_keys_values(
+        self, entering: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return what attention compares, turned: [..., T, H, D] and twice [..., T, KV, D]."""
         sizes = self.sizes
         qkv = self.qkv(entering)
         qkv = qkv.view(*qkv.shape[:-1], -1, sizes.head_dim)
         numbers = (sizes.num_heads, sizes.num_kv_heads, sizes.num_kv_heads)
         queries, keys, values = qkv.split(numbers, -2)
         queries = rotate(self._normed(queries, self.query_norm), turns)
-        keys = rotate(self._normed(keys, self.key_norm), turns)
-        stream = residual + self.output(attend(queries, keys, values))
-        gate, up = self.gate_up(norm(stream, self.mlp_norm, sizes.norm_eps)).chunk(2, -1)
-        return stream + self.down(F.silu(gate) * up)
+        return queries, rotate(self._normed(keys, self.key_norm), turns), values
 
     def _normed(self, heads: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
         return heads if weight is None else norm(heads, weight, self.sizes.norm_eps)
@@ -126,9 +131,16 @@ def _qkv(head: Head, name: str, num_in: int) -> tuple[torch.Tensor, torch.Tensor
     for part, number in numbers.items():
         num_out = number * sizes.head_dim
         weights.append(head.tensor(f"{name}.{part}_proj.weight", num_out, num_in))
-        if head.has(f"{name}.q_proj.bias"):
+        if any(head.has(f"{name}.{each}_proj.bias") for each in numbers):
             biases.append(head.tensor(f"{name}.{part}_proj.bias", num_out))
     return torch.cat(weights), torch.cat(biases) if biases else None
+
+
+def _head_norm(head: Head, name: str, part: str) -> torch.Tensor | None:
+    """Return the norm of queries or keys, where both have one."""
+    if not any(head.has(f"{name}.{each}_norm.weight") for each in "qk"):
+        return None
+    return head.tensor(f"{name}.{part}_norm.weight", head.sizes.head_dim)
 
 
 def _optional(head: Head, name: str, *shape: int) -> torch.Tensor | None:

@@ -94,6 +94,8 @@ def load(folder: Path, num_layers: int | None = None) -> Head:
     tensors = read_head_tensors(folder / WEIGHTS)
     draft_ids = _draft_ids(tensors, config, folder / WEIGHTS)
     _check_flags(config, tensors, path)
+    if kind != "medusa":
+        check_blocks(tensors, config.transformer_layer_config.num_hidden_layers, path)
     return Head(
         kind,
         _layers(config, num_layers, path),
@@ -174,6 +176,21 @@ def checked(tensors: Mapping[str, torch.Tensor], path: Path) -> dict[str, torch.
         name: each.float() if each.ndim == 1 and name not in MAPS else each
         for name, each in tensors.items()
     }
+
+
+def check_blocks(tensors: Mapping[str, torch.Tensor], num_blocks: int, path: Path) -> None:
+    """Refuse weights with other layers than a config promises.
+
+    Raises:  LoadError.
+    """
+    found = num_blocks_of(tensors)
+    if found != num_blocks:
+        raise LoadError(f"{path} promises {num_blocks} layers, but the weights have {found}.")
+
+
+def num_blocks_of(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Return how many layers there are tensors of."""
+    return len({name.split(".")[1] for name in tensors if name.startswith("layers.")})
 
 
 def draft_ids_of(d2t: torch.Tensor, vocab_size: int, path: Path) -> torch.Tensor:
@@ -315,7 +332,7 @@ def _layer_config(head: Head, target: Architecture) -> dict[str, Any]:
         "vocab_size": target.vocab_size,
         "hidden_size": sizes.hidden_size,
         "intermediate_size": sizes.intermediate_size,
-        "num_hidden_layers": max(1, _num_blocks(head)),
+        "num_hidden_layers": max(1, num_blocks_of(head.tensors)),
         "num_attention_heads": sizes.num_heads,
         "num_key_value_heads": sizes.num_kv_heads,
         "head_dim": sizes.head_dim,
@@ -343,10 +360,6 @@ def _rope_scaling(sizes: HeadSizes) -> dict[str, Any] | None:
             "original_max_position_embeddings": scaling.original_context,
         }
     return {"rope_type": "linear", "factor": scaling.factor}
-
-
-def _num_blocks(head: Head) -> int:
-    return len({name.split(".")[1] for name in head.tensors if name.startswith("layers.")})
 
 
 def _class_of(architecture: Architecture) -> str:

@@ -16,9 +16,13 @@ from specengine.heads.head import HeadSizes
 
 
 class HeadCache:
-    """Rows of one layer, the last of them perhaps a draft that is forgotten again."""
+    """Rows of one layer, the last of them perhaps a draft that is forgotten again.
 
-    def __init__(self, sizes: HeadSizes, capacity: int, device: torch.device) -> None:
+    A row depends on the text up to ``lag`` tokens behind its position.
+    """
+
+    def __init__(self, sizes: HeadSizes, capacity: int, device: torch.device, lag: int = 1) -> None:
+        self.lag = lag
         shape = (capacity, sizes.num_kv_heads, sizes.head_dim)
         self._keys = torch.zeros(shape, device=device)
         self._values = torch.zeros(shape, device=device)
@@ -54,6 +58,12 @@ class HeadCache:
             tensor[:kept] = tensor[self.length - kept : self.length].clone()
         self.positions = self.positions[self.length - kept :]
 
+    def append(self, positions: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store rows; shapes [T, KV, D]."""
+        start, end = self.length, self.length + len(positions)
+        self._keys[start:end], self._values[start:end] = keys, values
+        self.positions += positions
+
     def appending(self, positions: Sequence[int], sees: torch.Tensor | None = None) -> Attend:
         """Return how rows at these positions attend, which then are part of the cache.
 
@@ -64,13 +74,12 @@ class HeadCache:
 
         def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
             end = start + num_rows
-            self._keys[start:end], self._values[start:end] = keys, values
+            self.append(positions, keys, values)
             hidden = torch.zeros(num_rows, end, dtype=torch.bool, device=keys.device)
             if sees is None:
                 hidden[:, start:] = torch.ones(num_rows, num_rows, dtype=torch.bool).triu(1)
             else:
                 hidden[:, end - sees.shape[1] :] = ~sees
-            self.positions += positions
             return weigh(queries, self._keys[:end], self._values[:end], hidden)
 
         return attend
@@ -99,10 +108,8 @@ class HeadStore:
             best = min(self._kept, key=lambda kept: kept[0])
         self._kept = [kept for kept in self._kept if kept is not best]
         length = shared(best[1], token_ids)
-        for depth, cache in enumerate(best[2]):
-            # A row of the first layer depends on the token behind it, one of the next on two.
-            num = sum(position + 1 + depth < length for position in cache.positions)
-            cache.truncate(num)
+        for cache in best[2]:
+            cache.truncate(sum(position + cache.lag < length for position in cache.positions))
         return best[2]
 
     def release(self, caches: list[HeadCache], token_ids: Sequence[int]) -> None:

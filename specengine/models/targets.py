@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from specengine.models.architecture import Architecture, read_architecture
 from specengine.models.decoder import Decoder
 from specengine.models.graphs import GraphDecoder
 from specengine.models.int4 import Int4Linear
-from specengine.models.integer import IntegerDecoder, IntegerLinear, IntegerMatrix, why_not
+from specengine.models.integer import LANES, IntegerDecoder, IntegerLinear, IntegerMatrix, why_not
 from specengine.models.limbs import LimbLinear
 from specengine.models.linear import ROW_BLOCK, Linear, pack, proven_widths
 from specengine.models.load import OnFraction, TensorReader, WeightReader, read_weights
@@ -128,8 +129,7 @@ def integer_decoder_from(
 def product_maker(target: Target) -> Callable[[torch.Tensor, torch.Tensor | None], Product]:
     """Return what makes products of small networks beside a target, in its own arithmetic."""
     if isinstance(target, IntegerDecoder):
-        kernel = target.kernel
-        return lambda weight, bias: IntegerLinear.of(weight, bias, kernel)
+        return functools.partial(_integer_product, target.kernel)
     assert isinstance(target, Decoder)
     device, dtype = target.device, target.dtype
 
@@ -139,6 +139,13 @@ def product_maker(target: Target) -> Callable[[torch.Tensor, torch.Tensor | None
         return lambda rows: F.linear(rows.to(dtype), own, own_bias).float()
 
     return linear
+
+
+def _integer_product(kernel: Kernel, weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+    # Rows of other widths are rare; torch multiplies them, to the same bits.
+    if weight.shape[1] % LANES:
+        return LimbLinear.of(weight, bias)
+    return IntegerLinear.of(weight, bias, kernel)
 
 
 def embedding_of(target: Target) -> torch.Tensor:

@@ -56,7 +56,7 @@ def source_of(kind: str, decoder: AnyDecoder) -> DrafterSource:
 
     def new_caches() -> list[HeadCache]:
         device = torch.device("cpu")
-        return [HeadCache(sizes_of(TINY), 512, device) for _ in range(network.num_modules)]
+        return [HeadCache(sizes_of(TINY), 512, device, at + 1) for at in range(network.num_modules)]
 
     return FEATURES[kind](network, HeadStore(new_caches, 2))
 

@@ -27,7 +27,8 @@ def network_of(kind: Kind) -> FeatureNetwork:
 def store_of(network: FeatureNetwork, num_kept: int = 2, capacity: int = 1024) -> HeadStore:
     def new_caches() -> list[HeadCache]:
         device = torch.device("cpu")
-        return [HeadCache(sizes_of(SIZES), capacity, device) for _ in range(network.num_modules)]
+        sizes = sizes_of(SIZES)
+        return [HeadCache(sizes, capacity, device, at + 1) for at in range(network.num_modules)]
 
     return HeadStore(new_caches, num_kept)
 

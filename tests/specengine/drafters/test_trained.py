@@ -1,0 +1,162 @@
+"""From a folder to drafts: ours and those of others cost time, never text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from specengine.drafters.base import Observer
+from specengine.drafters.dflash import DFlashDrafter
+from specengine.drafters.none import NoDrafts
+from specengine.drafters.trained import CACHE_ROWS, drafts_of, trained_drafts
+from specengine.errors import LoadError
+from specengine.heads import files
+from specengine.heads.head import Head, Kind
+from specengine.heads.reader import MOST_ROWS
+from specengine.models.targets import output_of, product_maker
+from specengine.sampling import Sampling
+from tests.specengine.drafters.test_heads import (
+    PREFIX,
+    AnyDecoder,
+    Noting,
+    models_of,
+    run,
+    session_of,
+)
+from tests.specengine.heads import tiny_checkpoints
+from tests.specengine.heads.tiny_heads import tiny_head
+from tests.specengine.tiny import (
+    tiny_architecture,
+    tiny_decoder,
+    tiny_integer_decoder,
+    tiny_tensors,
+    tiny_tokenizer,
+)
+
+TINY = tiny_architecture()
+
+
+def ours(kind: Kind) -> Callable[[Path], Path]:
+    def save(folder: Path) -> Path:
+        files.save(tiny_head(kind, TINY), folder, files.Verifier("tiny", TINY))
+        return folder
+
+    return save
+
+
+FOLDERS: dict[str, Callable[[Path], Path]] = {
+    "eagle": ours("eagle"),
+    "medusa": ours("medusa"),
+    "mtp": ours("mtp"),
+    "parallel": ours("parallel"),
+    "others' eagle": lambda folder: tiny_checkpoints.eagle1().save(folder),
+    "others' eagle3": lambda folder: tiny_checkpoints.eagle3().save(folder),
+    "speculators": lambda folder: tiny_checkpoints.speculators().save(folder),
+    "eagle 3.1": lambda folder: tiny_checkpoints.speculators(fc_norm=True, norm_output=True).save(
+        folder
+    ),
+    "others' medusa": lambda folder: tiny_checkpoints.medusa().save(folder),
+    "dflash": lambda folder: tiny_checkpoints.dflash().save(folder),
+}
+
+
+@pytest.fixture(params=["torch", "native"])
+def decoder(request: pytest.FixtureRequest) -> AnyDecoder:
+    return tiny_decoder() if request.param == "torch" else tiny_integer_decoder()
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_text_is_the_target_s_own(
+    tmp_path: Path, decoder: AnyDecoder, name: str, temperature: float
+) -> None:
+    sampling = Sampling(temperature=temperature, seed=3)
+    plain = run(session_of(models_of(decoder), NoDrafts(), sampling=sampling))
+    folder = FOLDERS[name](tmp_path)
+    source = Noting(trained_drafts(folder, decoder, tiny_tokenizer(), 2))
+    models, drafted = models_of(decoder), 0
+    for prefix in (PREFIX, PREFIX, PREFIX + "urn"):  # cold, then on stored rows
+        session = session_of(models, source, prefix, sampling)
+        written = run(session)
+        drafted += session.counts.drafted
+        if prefix == PREFIX:
+            assert written == plain
+    assert drafted > 0
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_warm_request_drafts_what_a_cold_one_does(tmp_path: Path, name: str) -> None:
+    """Rows that an earlier text has left are those that this text would have made."""
+    decoder = tiny_decoder()
+    source = Noting(trained_drafts(FOLDERS[name](tmp_path), decoder, tiny_tokenizer(), 1))
+    first = session_of(models_of(decoder), source)
+    run(first)
+    cold, source.drafts = source.drafts, []
+    # The target computes all again, so all is shown again.
+    run(session_of(models_of(decoder), source))
+    assert [draft.token_ids for draft in source.drafts] == [draft.token_ids for draft in cold]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_without_hidden_states_or_room_nothing_is_drafted(tmp_path: Path, name: str) -> None:
+    source = trained_drafts(FOLDERS[name](tmp_path), tiny_decoder(), tiny_tokenizer(), 2)
+    drafter = source.start([1, 2, 3], Sampling())
+    assert isinstance(drafter, Observer)
+    draft = drafter.propose([1, 2, 3], 7)
+    assert draft is not None
+    assert len(draft) == 0
+    drafter.observe(dict.fromkeys(drafter.layers, torch.zeros(2, TINY.hidden_size)), 0)
+    draft = drafter.propose([1, 2, 3], 0)
+    assert draft is not None
+    assert len(draft) == 0
+
+
+def test_a_long_text_is_read_to_its_end_by_a_block(tmp_path: Path) -> None:
+    """More than fits: the oldest rows go, and drafts go on."""
+    source = trained_drafts(FOLDERS["dflash"](tmp_path), tiny_decoder(), tiny_tokenizer(), 1)
+    drafter = source.start([5], Sampling())
+    assert isinstance(drafter, DFlashDrafter)
+    text = [5] * 4001
+    for start in range(0, 4000, 500):
+        streams = {layer: torch.randn(500, TINY.hidden_size) for layer in drafter.layers}
+        drafter.observe(streams, start)
+        assert drafter.propose(text[: start + 501], 7) is not None
+        for cache in drafter._caches:
+            assert cache.positions[-1] == start + 499
+            assert MOST_ROWS <= cache.length <= CACHE_ROWS
+
+
+def test_a_head_for_another_width_is_refused() -> None:
+    with pytest.raises(LoadError, match="rows of 64, its target has 128"):
+        drafts_of(
+            tiny_head("eagle", TINY),
+            tiny_decoder(architecture=tiny_architecture(hidden_size=128)),
+            1,
+        )
+
+
+@pytest.mark.parametrize("kind", ["eagle", "medusa", "mtp", "parallel"])
+def test_a_missing_tensor_and_one_too_many_are_refused(kind: Kind) -> None:
+    head = tiny_head(kind, TINY)
+    decoder = tiny_decoder()
+    for missing in head.tensors:
+        rest = {name: each for name, each in head.tensors.items() if name != missing}
+        with pytest.raises(LoadError, match="lacks"):
+            drafts_of(Head(**{**vars(head), "tensors": rest}), decoder, 1)
+    more = {**head.tensors, "layers.9.other": torch.ones(1)}
+    with pytest.raises(LoadError, match="1 tensors have no place"):
+        drafts_of(Head(**{**vars(head), "tensors": more}), decoder, 1)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 9])
+def test_the_target_s_output_scores_rows_of_others(decoder: AnyDecoder, num_rows: int) -> None:
+    rows = torch.randn(num_rows, TINY.hidden_size, generator=torch.Generator().manual_seed(2))
+    weight = tiny_tensors(TINY)["lm_head.weight"]
+    scores = output_of(decoder)(rows)
+    assert scores.shape == (num_rows, TINY.vocab_size)
+    torch.testing.assert_close(scores, rows @ weight.T, atol=0.15, rtol=0.05)
+    # In the target's own arithmetic.
+    assert torch.equal(scores, product_maker(decoder)(weight, None)(rows)) or num_rows != 8
