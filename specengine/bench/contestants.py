@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,15 @@ class Contestant(Named, Protocol):
 
     def write(self, prompt_ids: Sequence[int], num_tokens: int) -> Written:
         """Continue a prompt by exactly so many tokens; an end token counts as any other."""
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A contestant that may draft from what it has written before."""
+
+    def forget(self) -> None:
+        """Forget it: a prompt must not find the answer of an earlier run."""
         ...
 
 

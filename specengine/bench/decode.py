@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from specengine.bench.contestants import Contestant, Named, Written
+from specengine.bench.contestants import Contestant, Named, Remembering, Written
 
 NUM_TOKENS: Final = 64
 """Length of each continuation."""
@@ -90,8 +90,10 @@ def measure(
     for one_set in sets:
         runs: list[list[Run]] = [[] for _ in contestants]
         for number in range(conditions.runs):
-            for mine in runs:
+            for mine, contestant in zip(runs, contestants, strict=True):
                 mine.append([])
+                if isinstance(contestant, Remembering):
+                    contestant.forget()
             for prompt_ids in one_set.prompts:
                 on_prompt(done / total, f"{one_set.name}, run {number + 1} of {conditions.runs}")
                 _write_all(prompt_ids, contestants, conditions.num_tokens, runs)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -15,7 +16,7 @@ from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache
 from specengine.decoding.prompt import Prompt, PromptLayout
 from specengine.decoding.session import Limits, Models, Session
-from specengine.drafters.base import DrafterSource
+from specengine.drafters.base import DrafterSource, Remembers
 from specengine.drafters.build import auto_parts, build, recipes
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
 from specengine.drafters.pass_times import PassTimes, known_or_measured
@@ -33,6 +34,9 @@ from specengine.settings import EngineSettings
 
 Clock = Callable[[], float]
 
+WITH_HISTORY: Final = ", with history"
+"""Follows the name of a drafter that remembers."""
+
 
 @dataclass(frozen=True)
 class OwnEngine:
@@ -46,14 +50,15 @@ class OwnEngine:
     cache: KVCache
     """The one that sessions use, one after the other."""
 
-    def source(self, drafter: str) -> DrafterSource:
+    def source(self, drafter: str, history_bytes: int = 0) -> DrafterSource:
         """Return a drafter by its name; loads the draft model if the name asks for it.
 
-        It remembers no text of earlier requests: a benchmark asks for the same ones again.
+        Without a history it remembers no text of earlier requests, as benchmarks ask for the same
+        ones again.
 
         Raises:  ConfigError.
         """
-        known = recipes(self._draft_model, self._head_drafts)
+        known = recipes(self._draft_model, self._head_drafts, history_bytes)
         return build(drafter, known, self._pass_times, auto_parts(self.entry.heads))
 
     def session(
@@ -98,16 +103,33 @@ class OwnEngine:
 
 
 class OwnContestant:
-    """Our engine with one drafter."""
+    """Our engine with one drafter, which may remember what it has written until it shall forget."""
 
     engine = "specengine"
 
-    def __init__(self, own: OwnEngine, drafter: str, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self,
+        own: OwnEngine,
+        drafter: str,
+        clock: Clock = time.perf_counter,
+        *,
+        remembers: bool = False,
+    ) -> None:
         self._endless = replace(own, models=without_ends(own.models))
-        self._source = own.source(drafter)
+        self._source = own.source(drafter, own.settings.history_mb * 2**20 if remembers else 0)
         self._blank = own.layout.lay_out("", "", heal=False)
         self._clock = clock
-        self.drafter = self._source.name
+        self.drafter = f"{self._source.name}{WITH_HISTORY if remembers else ''}"
+
+    @property
+    def can_remember(self) -> bool:
+        """Whether its drafter is of a kind that drafts from earlier texts."""
+        return isinstance(self._source, Remembers)
+
+    def forget(self) -> None:
+        """Forget what was written."""
+        if isinstance(self._source, Remembers):
+            self._source.forget()
 
     def write(self, prompt_ids: Sequence[int], num_tokens: int) -> Written:
         """Continue a prompt; nothing is healed."""

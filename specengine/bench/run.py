@@ -153,10 +153,10 @@ def _check(what: str, options: argparse.Namespace) -> None:
 
 def _bench_decode(settings: EngineSettings, options: argparse.Namespace) -> Rows:
     own = load_own(settings, _show)
-    contestants: list[Contestant] = [
-        OwnContestant(own, decode.PLAIN),
-        OwnContestant(own, settings.drafter),
-    ]
+    contestants: list[Contestant] = [OwnContestant(own, decode.PLAIN)]
+    contestants.append(cold := OwnContestant(own, settings.drafter))
+    if cold.can_remember:
+        contestants.append(OwnContestant(own, settings.drafter, remembers=True))
     if not options.alone:
         contestants += _peers(own)
     names = _names("sets", options.sets, (*SETS, *CLASSES), SETS)

@@ -26,7 +26,7 @@ import torch
 
 from specengine.cache.kv_cache import KVCache
 from specengine.draft import NOTHING, Draft
-from specengine.drafters.base import Drafter, DrafterSource, SharesCache, layers_of, show
+from specengine.drafters.base import Drafter, DrafterSource, Remembers, SharesCache, layers_of, show
 from specengine.drafters.pass_times import PassTimes
 from specengine.sampling import GREEDY, Sampling
 
@@ -255,6 +255,18 @@ class AdaptiveDrafts:
     def snapshot(self) -> tuple[PartState, ...]:
         """Return how each drafter does; values only."""
         return tuple(part.state() for part in self._parts)
+
+    def learn(self, token_ids: Sequence[int]) -> None:
+        """Let those that draft from what they have seen take in a text."""
+        for source in self.sources:
+            if isinstance(source, Remembers):
+                source.learn(token_ids)
+
+    def forget(self) -> None:
+        """Let them forget all texts; what was learnt of chances and costs stays."""
+        for source in self.sources:
+            if isinstance(source, Remembers):
+                source.forget()
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> AdaptiveDrafter:
         """Return a drafter over one drafter of each source."""

@@ -86,6 +86,19 @@ class DrafterSource(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """A source that drafts from what it has seen."""
+
+    def learn(self, token_ids: Sequence[int]) -> None:
+        """Take in a text that nobody asks to be continued, such as another file."""
+        ...
+
+    def forget(self) -> None:
+        """Forget all texts."""
+        ...
+
+
 def layers_of(drafters: Sequence[Drafter]) -> tuple[int, ...]:
     """Return the layers whose streams any of several drafters wants to see, ascending."""
     wanted = [drafter.layers for drafter in drafters if isinstance(drafter, Observer)]

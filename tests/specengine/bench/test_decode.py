@@ -109,3 +109,17 @@ def test_the_prompt_that_gains_least_is_told():
     assert plain_row.worst_speedup == 1.0
     assert row.worst_speedup == 0.8
     assert row.speedup_vs_plain == pytest.approx(140 / 122.5, abs=1e-3)
+
+
+def test_no_prompt_finds_the_answer_of_an_earlier_run():
+    @dataclass
+    class Mindful(Scripted):
+        """Notes when it forgets."""
+
+        def forget(self) -> None:
+            self.calls.append(((), 0))
+
+    plain, mindful = Scripted("ours", "none", [10] * 9), Mindful("ours", "suffix", [10] * 9)
+    measure(SETS, [plain, mindful], CONDITIONS, nothing)
+    lengths = [len(prompt_ids) for prompt_ids, _ in mindful.calls]
+    assert lengths[1:] == [0, 2, 4] * 3

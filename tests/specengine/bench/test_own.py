@@ -63,3 +63,21 @@ def test_instructions_are_named(tiny_engine: OwnEngine):
         msgspec.structs.replace(tiny_engine.settings, precision="int8"), lambda *_: None
     )
     assert compiled_for(loaded.models.target).startswith(("native ", "torch "))
+
+
+def test_what_was_written_is_drafted_from_until_it_is_forgotten(tiny_engine: OwnEngine):
+    cold = OwnContestant(tiny_engine, "suffix")
+    warm = OwnContestant(tiny_engine, "suffix", remembers=True)
+    assert (cold.drafter, warm.drafter) == ("suffix", "suffix, with history")
+    first, again = warm.write(PROMPT, 24), warm.write(PROMPT, 24)
+    assert again.token_ids == first.token_ids
+    assert again.passes < first.passes
+    warm.forget()
+    forgetful = [warm.write(PROMPT, 24), cold.write(PROMPT, 24), cold.write(PROMPT, 24)]
+    assert all(written.passes > again.passes for written in forgetful)
+
+
+def test_only_some_drafters_remember(tiny_engine: OwnEngine):
+    names = ("none", "suffix", "auto")
+    can = [OwnContestant(tiny_engine, name).can_remember for name in names]
+    assert can == [False, True, True]

@@ -88,7 +88,10 @@ def test_decoding_is_measured_on_the_sets_that_are_named(
     file = tmp_path / "rows.json"
     bench.run("decode", options(limit=1, runs=1, sets="noise,json", alone=True, json=file))
     report = json.loads(file.read_text("utf-8"))
-    assert [row["set"] for row in report["rows"]] == ["noise", "noise", "json", "json"]
+    auto = ("auto", "auto, with history")
+    assert [(row["set"], row["drafter"]) for row in report["rows"]] == [
+        (name, drafter) for name in ("noise", "json") for drafter in ("none", *auto)
+    ]
     assert report["command"].endswith("--limit 1 --runs 1 --sets noise,json --alone")
 
 

@@ -20,8 +20,9 @@ from specengine.drafters.adaptive import (
     AdaptiveDrafts,
     PartState,
 )
-from specengine.drafters.base import Drafter, Learner, Observer
+from specengine.drafters.base import Drafter, Learner, Observer, Remembers
 from specengine.drafters.pass_times import Measured, PassTimes
+from specengine.drafters.suffix import SuffixDrafts
 from specengine.sampling import GREEDY, Sampling
 from tests.specengine.tiny import ScriptedDrafts, tiny_decoder
 
@@ -395,6 +396,16 @@ def test_without_such_drafters_streams_are_not_asked_for() -> None:
     drafter = AdaptiveDrafts([ScriptedDrafts([])], times(*CHEAP_ROWS)).start(PROMPT)
     assert not isinstance(drafter, Observer)
     assert isinstance(drafter, Learner)
+
+
+def test_a_text_that_is_learnt_reaches_those_that_remember() -> None:
+    suffix = SuffixDrafts()
+    source = AdaptiveDrafts([ScriptedDrafts([]), suffix], times(*CHEAP_ROWS))
+    assert isinstance(source, Remembers)
+    source.learn([7, 8, 9])
+    assert suffix.start([8]).propose([7, 8], 1).token_ids == (9,)
+    source.forget()
+    assert suffix.start([8]).propose([7, 8], 1) == NOTHING
 
 
 def test_a_snapshot_has_values_of_each_drafter() -> None:
