@@ -92,6 +92,8 @@ class OwnEngine:
         return declared_drafts(self.entry, kind, self.models.target, self.models.tokenizer, 1)
 
     def _draft_model(self) -> DrafterSource:
+        if not self.settings.draft_model and "draft_model" in self.entry.heads:
+            return self._head_drafts("draft_model")
         name = partner_of(self.entry, self.settings.draft_model)
         folder = ensure_model(registry.load().resolve(name))
         tokenizer = Tokenizer.load(folder)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import torch
 
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.dflash import DFlashDrafts
 from specengine.drafters.eagle import EagleDrafts
+from specengine.drafters.layer_skip import LayerSkipDrafts
 from specengine.drafters.medusa import MedusaDrafts
 from specengine.drafters.mtp import MtpDrafts
 from specengine.drafters.parallel import ParallelDrafts
+from specengine.drafters.pruned import PrunedDrafts
+from specengine.drafters.streaming import StreamingDrafts
 from specengine.errors import LoadError, SettingsInvalid
 from specengine.heads import checkpoints
 from specengine.heads.dflash import DFlashNetwork
@@ -22,25 +25,44 @@ from specengine.heads.features import FeatureNetwork
 from specengine.heads.head import Head
 from specengine.heads.head_cache import HeadCache, HeadStore
 from specengine.heads.medusa import MedusaNetwork
+from specengine.heads.pruned import PrunedNetwork
+from specengine.models.convert import ensure_model
+from specengine.models.load import TensorReader, WeightReader
 from specengine.models.registry import ModelEntry
 from specengine.models.sources import head_folder
 from specengine.models.target import Target
-from specengine.models.targets import embedding_of, final_norm_of, output_of, product_maker
+from specengine.models.targets import (
+    DTYPES,
+    Precision,
+    embedding_of,
+    final_norm_of,
+    output_of,
+    product_maker,
+)
 from specengine.models.tokenizer import Tokenizer
+
+Weights = Callable[[], TensorReader]
 
 CACHE_ROWS: Final = 1024
 """Of each of a head's layers for one text: it looks at the end of a long one."""
 
 
 def trained_drafts(
-    folder: Path, target: Target, tokenizer: Tokenizer, num_slots: int
+    folder: Path,
+    target: Target,
+    tokenizer: Tokenizer,
+    num_slots: int,
+    weights: Weights | None = None,
 ) -> DrafterSource:
     """Return the drafts of the head in a folder, which keeps rows for so many texts.
+
+    ``weights`` gives those that the target was made of, which ``streaming`` changes copies of.
 
     Raises:  LoadError when it is missing, damaged, or was trained for another target;
         ModelsIncompatible when its tokens are others.
     """
-    return drafts_of(checkpoints.load(folder, target.architecture, tokenizer), target, num_slots)
+    head = checkpoints.load(folder, target.architecture, tokenizer)
+    return drafts_of(head, target, num_slots, weights)
 
 
 def declared_drafts(
@@ -56,18 +78,26 @@ def declared_drafts(
             f"models.toml names no {kind} head for {entry.name}; it has {known}.",
             hint=f"Train one with: specengine train heads --kind {kind}",
         )
-    return trained_drafts(head_folder(entry.heads[kind]), target, tokenizer, num_slots)
+
+    def weights() -> TensorReader:
+        dtype = DTYPES[cast("Precision", target.precision)]
+        return WeightReader(ensure_model(entry), dtype, target.kv_shape.device)
+
+    folder = head_folder(entry.heads[kind])
+    return trained_drafts(folder, target, tokenizer, num_slots, weights)
 
 
-def drafts_of(head: Head, target: Target, num_slots: int) -> DrafterSource:
-    """Return the drafts of a head beside a target.
+def drafts_of(
+    head: Head, target: Target, num_slots: int, weights: Weights | None = None
+) -> DrafterSource:
+    """Return the drafts of a head beside a target; see ``trained_drafts``.
 
     Raises:  LoadError when it lacks a tensor, has one too many, or does not fit the target.
     """
     sizes = target.architecture
     head.check_fits(sizes.hidden_size, sizes.vocab_size, sizes.num_layers)
     asked = _Asked(_completed(head, target))
-    source = _source(replace(head, tensors=asked), target, num_slots)
+    source = _source(replace(head, tensors=asked), target, num_slots, weights)
     left = asked.left()
     if left:
         raise LoadError(
@@ -91,13 +121,22 @@ def _completed(head: Head, target: Target) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _source(head: Head, target: Target, num_slots: int) -> DrafterSource:
+def _source(head: Head, target: Target, num_slots: int, weights: Weights | None) -> DrafterSource:
+    if head.kind == "layer_skip":
+        return LayerSkipDrafts(head, target)
+    if head.kind == "streaming":
+        if weights is None:
+            raise LoadError("a streaming head needs the weights of its target, which are not here.")
+        return StreamingDrafts(head, target, weights())
     make, embedding = product_maker(target), embedding_of(target)
     if head.kind == "medusa":
         return MedusaDrafts(MedusaNetwork(head, make))
     output = None
     if not head.has("lm_head.weight") and head.kind in ("eagle1", "dflash"):
         output = output_of(target)
+    if head.kind == "draft_model":
+        pruned = PrunedNetwork(head, embedding, make)
+        return PrunedDrafts(pruned, _store(head, target, [0] * pruned.num_layers, num_slots))
     if head.kind == "dflash":
         network = DFlashNetwork(head, embedding, make, output)
         lags = [0] * network.num_layers

@@ -3,8 +3,8 @@
 Kinds that the speculators library knows are written as it writes them, so that vLLM serves them:
 ``eagle`` as ``eagle3``, and ``dflash``. For the others the same keys are used under a
 ``speculators_model_type`` of our own, ``specengine_medusa``, ``specengine_mtp``,
-``specengine_parallel`` and ``specengine_eagle1``, as what that library calls ``mtp`` and ``peagle``
-are other networks. The keys that matter:
+``specengine_parallel`` and so on, as what that library calls ``mtp`` and ``peagle`` are other
+networks. The keys that matter:
 
     transformer_layer_config           sizes of a layer; vocab_size is the target's
     draft_vocab_size                   tokens that the head can guess
@@ -31,9 +31,16 @@ import torch
 from specengine.errors import LoadError
 from specengine.heads.head import Head, HeadSizes, Kind, Variant
 from specengine.heads.head_config import CONFIG, LayerConfig, Positive, read_config
+from specengine.heads.head_tensors import (
+    MAPS,
+    check_blocks,
+    draft_ids_of,
+    num_blocks_of,
+    read_head_tensors,
+)
 from specengine.models.architecture import Architecture, Llama3Scaling
 from specengine.models.families import SUPPORTED
-from specengine.models.tensor_files import FILE_ERRORS, read_tensors, write_tensors
+from specengine.models.tensor_files import write_tensors
 
 WEIGHTS: Final = "model.safetensors"
 FORMAT_VERSION: Final = "0.7.0"
@@ -47,8 +54,13 @@ TYPES: Final[Mapping[Kind, str]] = {
     "mtp": "specengine_mtp",
     "parallel": "specengine_parallel",
     "eagle1": "specengine_eagle1",
+    "layer_skip": "specengine_layer_skip",
+    "streaming": "specengine_streaming",
+    "draft_model": "specengine_draft_model",
 }
 """What each kind is called in its ``config.json``."""
+BLOCKS: Final = ("eagle", "eagle1", "mtp", "parallel", "dflash", "draft_model")
+"""Kinds with layers of their own."""
 CLASSES: Final = {"eagle3": "Eagle3DraftModel", "dflash": "DFlashDraftModel"}
 
 
@@ -94,7 +106,7 @@ def load(folder: Path, num_layers: int | None = None) -> Head:
     tensors = read_head_tensors(folder / WEIGHTS)
     draft_ids = _draft_ids(tensors, config, folder / WEIGHTS)
     _check_flags(config, tensors, path)
-    if kind != "medusa":
+    if kind in BLOCKS:
         check_blocks(tensors, config.transformer_layer_config.num_hidden_layers, path)
     return Head(
         kind,
@@ -107,21 +119,12 @@ def load(folder: Path, num_layers: int | None = None) -> Head:
     )
 
 
-MAPS: Final = ("d2t", "t2d")
-_FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32)
-
-
 class _Proposal(msgspec.Struct):
     speculative_tokens: Positive
 
 
-class _Verifier(msgspec.Struct):
-    name_or_path: str | None = None
-
-
 class _Method(msgspec.Struct):
     proposal_methods: Annotated[list[_Proposal], msgspec.Meta(min_length=1)]
-    verifier: _Verifier = msgspec.field(default_factory=_Verifier)
 
 
 class SpeculatorsConfig(msgspec.Struct):
@@ -148,65 +151,6 @@ class SpeculatorsConfig(msgspec.Struct):
         if self.block_size is None:
             raise LoadError(f"{path} lacks block_size.")
         return self.block_size if self.sample_from_anchor else self.block_size - 1
-
-
-def read_head_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file: numbers, norms and biases in float32.
-
-    Raises:  LoadError when it is missing, damaged, or holds tensors of another type.
-    """
-    try:
-        tensors = read_tensors(path)
-    except FILE_ERRORS as error:
-        raise LoadError(f"{path} cannot be read: {error}.", hint="Fetch the head again.") from error
-    return checked(tensors, path)
-
-
-def checked(tensors: Mapping[str, torch.Tensor], path: Path) -> dict[str, torch.Tensor]:
-    """Return tensors with vectors in float32.
-
-    Raises:  LoadError for numbers that are no floats, where they are not ``d2t`` or ``t2d``.
-    """
-    wanted = {"d2t": (torch.int64,), "t2d": (torch.bool,)}
-    for name, tensor in tensors.items():
-        if tensor.dtype not in wanted.get(name, _FLOATS):
-            kind = str(tensor.dtype).removeprefix("torch.")
-            raise LoadError(f"{name} in {path} is {kind}, which a head cannot have there.")
-    return {
-        name: each.float() if each.ndim == 1 and name not in MAPS else each
-        for name, each in tensors.items()
-    }
-
-
-def check_blocks(tensors: Mapping[str, torch.Tensor], num_blocks: int, path: Path) -> None:
-    """Refuse weights with other layers than a config promises.
-
-    Raises:  LoadError.
-    """
-    found = num_blocks_of(tensors)
-    if found != num_blocks:
-        raise LoadError(f"{path} promises {num_blocks} layers, but the weights have {found}.")
-
-
-def num_blocks_of(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Return how many layers there are tensors of."""
-    return len({name.split(".")[1] for name in tensors if name.startswith("layers.")})
-
-
-def draft_ids_of(d2t: torch.Tensor, vocab_size: int, path: Path) -> torch.Tensor:
-    """Return the target's tokens by the numbers of the head's.
-
-    Raises:  LoadError when one is no token of the target, or two are the same.
-    """
-    ids = torch.arange(len(d2t)) + d2t
-    if d2t.ndim != 1 or len(ids) == 0 or not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
-        raise LoadError(
-            f"d2t in {path} points outside the target's {vocab_size} tokens.",
-            hint="Fetch the head again.",
-        )
-    if len(ids.unique()) < len(ids):
-        raise LoadError(f"d2t in {path} names a token twice.", hint="Fetch the head again.")
-    return ids
 
 
 def _draft_ids(

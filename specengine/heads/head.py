@@ -12,7 +12,17 @@ from specengine.errors import LoadError
 from specengine.models.architecture import LinearScaling, Llama3Scaling
 from specengine.models.weights import Product
 
-Kind = Literal["medusa", "eagle", "eagle1", "mtp", "parallel", "dflash", "streaming", "layer_skip"]
+Kind = Literal[
+    "medusa",
+    "eagle",
+    "eagle1",
+    "mtp",
+    "parallel",
+    "dflash",
+    "streaming",
+    "layer_skip",
+    "draft_model",
+]
 
 MakeProduct = Callable[[torch.Tensor, torch.Tensor | None], Product]
 """From a weight and a bias to what rows can be multiplied with."""

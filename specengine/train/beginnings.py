@@ -7,13 +7,14 @@ hours to learn what the last layer knows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import torch
 
 from specengine.heads.head import Head, HeadSizes, Kind
 from specengine.models.architecture import Architecture
+from specengine.train.heads_self import LastLayers, exit_tensors, stream_tensors
 from specengine.train.objectives import Frozen
 
 DRAFT_TOKENS: Final = 4096
@@ -21,13 +22,25 @@ DRAFT_TOKENS: Final = 4096
 them is half of a head's cost."""
 
 
+EXIT_SHARE: Final = 0.2
+"""Of the target's layers, in front of an exit: a drafted token costs as much of a pass."""
+STREAMED_LAYERS: Final = 4
+"""The last ones, which speculative streams pass."""
+
+
 def taps_of(kind: Kind, num_layers: int) -> tuple[int, ...]:
     """Return which streams a kind reads: the last, or one early, in the middle and late.
 
     Source:  EAGLE-3, arXiv 2503.01840, section 3.1; the places are those of its published heads.
     """
+    if kind == "draft_model":
+        return ()
     if kind in ("medusa", "mtp"):
         return (num_layers,)
+    if kind == "layer_skip":
+        return (max(1, round(num_layers * EXIT_SHARE)),)
+    if kind == "streaming":
+        return tuple(range(max(0, num_layers - STREAMED_LAYERS), num_layers))
     return tuple(sorted({min(2, num_layers), num_layers // 2, max(0, num_layers - 3)}))
 
 
@@ -40,13 +53,16 @@ def draft_vocabulary(texts: Iterable[Iterable[int]], vocab_size: int) -> torch.T
     return torch.tensor(sorted(ids))
 
 
-def frozen_of(architecture: Architecture, weights: Mapping[str, torch.Tensor]) -> Frozen:
-    """Return what of a checkpoint heads need in training."""
+def frozen_of(
+    architecture: Architecture, weights: Mapping[str, torch.Tensor], passed: Sequence[int] = ()
+) -> Frozen:
+    """Return what of a checkpoint heads need in training, with the layers that streams pass."""
     embedding = weights["model.embed_tokens.weight"].float()
     head = embedding
     if not architecture.has_tied_embeddings:
         head = weights["lm_head.weight"].float()
-    return Frozen(embedding, weights["model.norm.weight"].float(), head)
+    layers = LastLayers.of(architecture, weights, passed) if passed else None
+    return Frozen(embedding, weights["model.norm.weight"].float(), head, layers)
 
 
 def begin(
@@ -70,6 +86,14 @@ def begin(
         for number in range(depth):
             tensors[f"heads.{number}.linear.weight"] = torch.zeros(hidden, hidden)
             tensors[f"heads.{number}.linear.bias"] = torch.zeros(hidden)
+    elif kind == "draft_model":
+        for number, source in enumerate(_spread(architecture.num_layers)):
+            tensors |= _layer(f"layers.{number}", source, weights)
+    elif kind == "layer_skip":
+        tensors |= exit_tensors(hidden)
+    elif kind == "streaming":
+        passed = taps_of(kind, architecture.num_layers)
+        tensors |= stream_tensors(architecture, passed, depth, generator)
     elif kind == "mtp":
         for number in range(depth):
             tensors |= _module(f"layers.{number}", architecture, weights, generator)
@@ -96,18 +120,22 @@ def _sizes(architecture: Architecture) -> HeadSizes:
     )
 
 
-def _last_layer(
-    name: str, architecture: Architecture, weights: Mapping[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """Return the target's last layer under another name, biases and head norms left out."""
-    source = f"model.layers.{architecture.num_layers - 1}"
+def _spread(num_layers: int) -> list[int]:
+    """Return the layers that a draft model keeps: the outer ones, which carry most alone."""
+    return sorted({0, num_layers - 1})
+
+
+def _layer(name: str, source: int, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return a layer of the target under another name, biases and head norms left out."""
     parts = [
         *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
         *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
         "input_layernorm.weight",
         "post_attention_layernorm.weight",
     ]
-    return {f"{name}.{part}": weights[f"{source}.{part}"].float().clone() for part in parts}
+    return {
+        f"{name}.{part}": weights[f"model.layers.{source}.{part}"].float().clone() for part in parts
+    }
 
 
 def _module(
@@ -121,7 +149,7 @@ def _module(
     joint = torch.randn(hidden, 2 * hidden, generator=generator) * 0.02
     joint[:, hidden:] += torch.eye(hidden)
     return {
-        **_last_layer(name, architecture, weights),
+        **_layer(name, architecture.num_layers - 1, weights),
         f"{name}.enorm.weight": torch.ones(hidden),
         f"{name}.hnorm.weight": torch.ones(hidden),
         f"{name}.eh_proj.weight": joint,
@@ -136,7 +164,7 @@ def _fused(
 ) -> dict[str, torch.Tensor]:
     """Return a layer over token and feature, whose feature is at first the latest stream."""
     hidden = architecture.hidden_size
-    tensors = _last_layer("layers.0", architecture, weights)
+    tensors = _layer("layers.0", architecture.num_layers - 1, weights)
     for part in "qkv":
         name = f"layers.0.self_attn.{part}_proj.weight"
         of_token = torch.randn(tensors[name].shape, generator=generator) * 0.02

@@ -41,7 +41,9 @@ HEAD: Final = "head"
 """Folder of the result, within that of the run."""
 VOCABULARY_TEXTS: Final = 4000
 """Texts whose tokens are counted for the head's vocabulary."""
-DEPTHS: Final = {"medusa": 4, "eagle": 4, "mtp": 3, "parallel": 5}
+DEPTHS: Final = {"medusa": 4, "eagle": 4, "mtp": 3, "parallel": 5, "draft_model": 5}
+DEPTHS_OF_OWN: Final = {"layer_skip": 7, "streaming": 4}
+"""Of kinds that read streams which no other kind does; theirs lie in folders of their own."""
 
 
 def train_heads(
@@ -63,15 +65,16 @@ def train_heads(
     layers = _layers(options, base.architecture)
     train, held_out = _streams(options, base, corpus, layers, on_progress)
     weights = base.weights()
-    frozen = frozen_of(base.architecture, weights)
     if options.init is not None:
         head = load(options.init)
         sizes = base.architecture
         head.check_fits(sizes.hidden_size, sizes.vocab_size, sizes.num_layers)
     else:
         vocabulary = _vocabulary(base, corpus)
-        depth = options.depth or DEPTHS[kind]
+        depth = options.depth or (DEPTHS | DEPTHS_OF_OWN)[kind]
         head = begin(kind, depth, base.architecture, weights, vocabulary, options.seed)
+    passed = head.layers if kind == "streaming" else ()
+    frozen = frozen_of(base.architecture, weights, passed)
     out = options.out or cache_root() / "train" / f"{entry.name}-{kind}"
     run = HeadRun(head, frozen, out, HeadPlan(options.tokens, options.rate, options.seed))
     with stop_wish() as wishes:
@@ -134,9 +137,10 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _layers(options: argparse.Namespace, architecture: Architecture) -> tuple[int, ...]:
-    """Return the streams that are kept: those of all kinds, so that kinds share them."""
+    """Return the streams that are kept: those of all kinds, so that nearly all kinds share them."""
     num_layers = architecture.num_layers
-    wanted = {num_layers, *taps_of("eagle", num_layers)}
+    kind = options.kind if options.kind in DEPTHS_OF_OWN else "eagle"
+    wanted = {num_layers, *taps_of(kind, num_layers)}
     if options.init is not None:
         wanted |= set(load(options.init).layers)
     return tuple(sorted(wanted))
@@ -175,6 +179,8 @@ def _streams(
     """Return what to learn from and what to measure on, computed where it is not there yet."""
     source = _digest(options)
     folder = cache_root() / "streams" / f"{base.entry.name}-{source}"
+    if options.kind in DEPTHS_OF_OWN:
+        folder = folder.with_name(f"{folder.name}-{options.kind}")
     name = f"{base.folder.name} {source}"
     numbers = {"train": options.stream_tokens // (ROWS * LENGTH), "held-out": MEASURED_SHARDS}
     documents = {"train": corpus.train, "held-out": corpus.held_out}

@@ -1,11 +1,11 @@
-"""What heads of the kinds ``layer_skip`` and ``streaming`` are trained for.
+"""What heads of the kinds ``layer_skip`` and ``streaming`` say in training, and their beginnings.
 
-Functions of tensors only: the target's residual streams over a batch, which are computed once, its
-choices and its distributions, and a head whose tensors learn. What a head says here is what its
-drafter says of the same text; a test holds one against the other.
+Functions of tensors only: the target's residual streams over a batch, which are computed once, and
+a head whose tensors learn. What a head says here is what its drafter says of the same text; a test
+holds one against the other.
 
 Shapes, here and below:  B rows of T tokens, A places of a row from which streams begin, Vd tokens
-    of the head. What stands at position t of labels, choices and mask is for the token behind it.
+    of the head.
 """
 
 from __future__ import annotations
@@ -26,48 +26,15 @@ from specengine.models.architecture import Architecture, rope_frequencies
 from specengine.models.load import TensorReader, read_layer
 from specengine.models.weights import Layer
 
-DEPTH_WEIGHT: Final = 0.8
-"""Of each stream in the loss, times that of the one before: further ones are used less."""
 RANK: Final = 16
 """Of the change of the last layers."""
 
 
-@dataclass(frozen=True)
-class Labels:
-    """What the target says behind each token.
-
-    Shapes:  laws [B, T, Vd], its distribution over the head's tokens; what it gives to others may
-        be left out. choices [B, T], its own next token. mask [B, T], where there is a token.
-    """
-
-    laws: torch.Tensor
-    choices: torch.Tensor
-    mask: torch.Tensor
-
-    def at(self, places: torch.Tensor) -> Labels:
-        """Return those of some positions, which may be any shape."""
-        return Labels(self.laws[:, places], self.choices[:, places], self.mask[:, places])
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The loss of a batch, and how often each depth guesses what the target chooses."""
-
-    loss: torch.Tensor
-    hits: tuple[float, ...]
-
-
-def layer_skip_loss(head: Head, stream: torch.Tensor, labels: Labels) -> Outcome:
-    """Return how an exit does, differentiable in its tensors.
+def exit_logits(head: Head, stream: torch.Tensor) -> torch.Tensor:
+    """Return what an exit says behind each token, [B, T, Vd].
 
     Shapes:  stream [B, T, hidden], behind the layers in front of the exit.
     """
-    loss, hit = _loss(head, exit_logits(head, stream), labels)
-    return Outcome(loss, (hit,))
-
-
-def exit_logits(head: Head, stream: torch.Tensor) -> torch.Tensor:
-    """Return what an exit says, [..., Vd]."""
     return F.linear(norm(stream, exit_norm(head), head.sizes.norm_eps), exit_output(head))
 
 
@@ -90,51 +57,23 @@ class Affine:
 
 @dataclass(frozen=True)
 class LastLayers:
-    """The target's layers from ``first`` on, which do not learn."""
+    """The target's last layers, which do not learn."""
 
     sizes: Architecture
-    first: int
     layers: tuple[Layer[Affine], ...]
 
     @classmethod
-    def of(cls, sizes: Architecture, weights: Mapping[str, torch.Tensor], first: int) -> LastLayers:
+    def of(
+        cls, sizes: Architecture, weights: Mapping[str, torch.Tensor], indices: Sequence[int]
+    ) -> LastLayers:
         """Take them out of a checkpoint's weights, by their Hugging Face names.
 
         Raises:  LoadError when one is missing or of a wrong shape.
         """
         frozen = {name: weight.detach() for name, weight in weights.items()}
         reader = TensorReader(frozen, torch.float32)
-        indices = range(first, sizes.num_layers)
         layers = [read_layer(reader, sizes, index, Affine, are_paired=False) for index in indices]
-        return cls(sizes, first, tuple(layers))
-
-    @property
-    def streams(self) -> tuple[int, ...]:
-        """Return the layers whose streams training needs: what enters each of these."""
-        return tuple(range(self.first, self.sizes.num_layers))
-
-
-def streaming_loss(
-    head: Head,
-    target: LastLayers,
-    streams: Mapping[int, torch.Tensor],
-    labels: Labels,
-    anchors: torch.Tensor,
-) -> Outcome:
-    """Return how the streams behind some positions do, differentiable in the head's tensors.
-
-    Shapes:  streams [B, T, hidden] each, by layers passed: those of ``LastLayers.streams``;
-        anchors [A], each at least ``head.depth`` in front of the end.
-    """
-    logits = stream_logits(head, target, streams, anchors)
-    total, weights = logits.new_zeros(()), 0.0
-    hits: list[float] = []
-    for at in range(head.depth):
-        loss, hit = _loss(head, logits[:, :, at], labels.at(anchors + 1 + at))
-        weight = DEPTH_WEIGHT**at
-        total, weights = total + weight * loss, weights + weight
-        hits.append(hit)
-    return Outcome(total / weights, tuple(hits))
+        return cls(sizes, tuple(layers))
 
 
 def stream_logits(
@@ -146,11 +85,14 @@ def stream_logits(
     """Return what the streams behind some positions say, [B, A, depth, Vd].
 
     Stream j behind position t stands at t + 1 + j and guesses the token behind that.
+
+    Shapes:  streams [B, T, hidden] each, by layers passed: what enters each of the last layers;
+        anchors [A].
     """
     sizes = target.sizes
-    begin = streams[target.first][:, anchors].float()
+    begin = streams[head.layers[0]][:, anchors].float()
     rows = begin[:, :, None] + stream_embeddings(head)
-    for index, layer in zip(target.streams, target.layers, strict=True):
+    for index, layer in zip(head.layers, target.layers, strict=True):
         changed = _ChangedLayer(head, sizes, layer, index)
         rows = rows + changed.attend(rows, streams[index].float(), anchors)
         rows = rows + changed.mlp(rows)
@@ -160,7 +102,11 @@ def stream_logits(
 
 
 def stream_tensors(
-    sizes: Architecture, first: int, depth: int, generator: torch.Generator, rank: int = RANK
+    sizes: Architecture,
+    layers: Sequence[int],
+    depth: int,
+    generator: torch.Generator,
+    rank: int = RANK,
 ) -> dict[str, torch.Tensor]:
     """Return what streams begin with, beside the target's norm and output layer: no change."""
     hidden, inner = sizes.hidden_size, sizes.intermediate_size
@@ -168,23 +114,13 @@ def stream_tensors(
     shapes = ((queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries))
     shapes += ((inner, hidden), (inner, hidden), (hidden, inner))
     tensors = {"embeddings": 0.1 * torch.randn(depth, hidden, generator=generator)}
-    for layer in range(first, sizes.num_layers):
+    for layer in layers:
         for matrix, (num_out, num_in) in zip(MATRICES, shapes, strict=True):
             name = f"layers.{layer}.{matrix}"
             down = torch.randn(rank, num_in, generator=generator) / math.sqrt(num_in)
             tensors[f"{name}.lora_A.weight"] = down
             tensors[f"{name}.lora_B.weight"] = torch.zeros(num_out, rank)
     return tensors
-
-
-def _loss(head: Head, logits: torch.Tensor, labels: Labels) -> tuple[torch.Tensor, float]:
-    """Return the cross entropy with the target's laws, and the share of right guesses."""
-    mask = labels.mask
-    number = mask.sum().clamp_min(1)
-    losses = -(labels.laws * logits.float().log_softmax(-1)).sum(-1)
-    guesses = head.draft_ids[logits.detach().argmax(-1)]
-    hits = ((guesses == labels.choices) & mask).sum() / number
-    return (losses * mask).sum() / number, float(hits)
 
 
 @dataclass(frozen=True)

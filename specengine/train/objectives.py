@@ -19,13 +19,15 @@ from specengine.heads.block import Attend, weigh
 from specengine.heads.features import FeatureNetwork
 from specengine.heads.head import Head
 from specengine.heads.medusa import MedusaNetwork
+from specengine.heads.pruned import PrunedNetwork
 from specengine.models.weights import Product
+from specengine.train.heads_self import LastLayers, exit_logits, stream_logits
 from specengine.train.streams import Shard
 
 DEPTH_WEIGHT: Final = 0.8
 """Of each depth in the loss, times that of the one before: what is drafted further is used less."""
 NUM_ANCHORS: Final = 24
-"""Places of a row from which a parallel head guesses several positions."""
+"""Places of a row from which a head guesses several positions at once."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Frozen:
     final_norm: torch.Tensor
     head: torch.Tensor
     """[V, hidden]."""
+    passed: LastLayers | None = None
+    """The layers that speculative streams pass."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +185,15 @@ def _mtp(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
         features = rows
 
 
+def _draft_model(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
+    """Each position guesses what follows it, as the target does."""
+    network = PrunedNetwork(head, frozen.embedding, plain_product)
+    num = shard.token_ids.shape[1]
+    attend = _masked(torch.ones(num, num, dtype=torch.bool).triu(1))
+    rows = network.run(shard.token_ids, torch.arange(num), [attend] * network.num_layers)
+    yield Guesses(network.logits(rows), torch.arange(num))
+
+
 def _parallel(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
     """Behind some positions masks guess further ones; each sees the text up to its own position."""
     network = FeatureNetwork(head, frozen.embedding, plain_product)
@@ -210,6 +223,23 @@ def _parallel(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
         yield Guesses(logits[:, :, depth], anchors + depth + 2)
 
 
+def _layer_skip(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
+    """Each position guesses what follows it; drafted ones are no different."""
+    (layer,) = head.layers
+    logits = exit_logits(head, shard.streams[layer])
+    yield Guesses(logits, torch.arange(logits.shape[1]))
+
+
+def _streaming(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
+    """Behind some positions i streams guess further ones: stream k what follows i + 1 + k."""
+    assert frozen.passed is not None
+    last = max(1, shard.token_ids.shape[1] - head.depth)
+    anchors = torch.randperm(last)[:NUM_ANCHORS].sort().values
+    logits = stream_logits(head, frozen.passed, shard.streams, anchors)
+    for depth in range(head.depth):
+        yield Guesses(logits[:, :, depth], anchors + depth + 1)
+
+
 def _anchored(num: int, anchors: torch.Tensor, num_masks: int) -> torch.Tensor:
     """Return which rows are hidden, [num + masks, num + masks]: text, then masks by anchor."""
     total = num + len(anchors) * num_masks
@@ -233,6 +263,9 @@ _GUESSES: Final[Mapping[str, Objective]] = {
     "eagle": _eagle,
     "mtp": _mtp,
     "parallel": _parallel,
+    "layer_skip": _layer_skip,
+    "streaming": _streaming,
+    "draft_model": _draft_model,
 }
 TRAINED: Final = tuple(_GUESSES)
 """Kinds that can be trained here."""

@@ -47,9 +47,9 @@ def tiny_head(kind: Kind, architecture: Architecture, seed: int = 0) -> Head:
             matrix(f"heads.{number}.linear.weight", hidden, hidden)
             tensors[f"heads.{number}.linear.bias"] = torch.zeros(hidden)
         return Head(kind, (last,), DEPTH, sizes, tensors, draft_ids.sort().values)
-    layers = (last,) if kind == "mtp" else (0, 1, last)
-    num_in = hidden if kind == "mtp" else 2 * hidden
-    for module in range(DEPTH if kind == "mtp" else 1):
+    layers = {"mtp": (last,), "draft_model": ()}.get(kind, (0, 1, last))
+    num_in = hidden if kind in ("mtp", "draft_model") else 2 * hidden
+    for module in range({"mtp": DEPTH, "draft_model": 2}.get(kind, 1)):
         name = f"layers.{module}"
         for part, rows in (("q", values), ("k", values // 2), ("v", values // 2)):
             matrix(f"{name}.self_attn.{part}_proj.weight", rows, num_in)
@@ -63,9 +63,9 @@ def tiny_head(kind: Kind, architecture: Architecture, seed: int = 0) -> Head:
             vector(f"{name}.enorm.weight")
             vector(f"{name}.hnorm.weight")
             matrix(f"{name}.eh_proj.weight", hidden, 2 * hidden)
-        else:
+        elif kind != "draft_model":
             vector(f"{name}.hidden_norm.weight")
-    if kind != "mtp":
+    if kind not in ("mtp", "draft_model"):
         matrix("fc.weight", hidden, 3 * hidden)
     if kind == "parallel":
         matrix("mask_embedding", hidden)

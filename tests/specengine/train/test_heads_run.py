@@ -65,7 +65,7 @@ def train(given: argparse.Namespace) -> Path:
     return heads_run.train_heads(given, [], "a machine", lambda fraction, detail: None)
 
 
-@pytest.mark.parametrize("kind", ["medusa", "eagle", "mtp", "parallel"])
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "mtp", "parallel", "draft_model"])
 def test_the_engine_takes_the_head_and_its_card_says_how_it_was_made(
     tmp_path: Path, data: Path, kind: str
 ) -> None:

@@ -1,0 +1,84 @@
+"""Drafts by a draft model that was cut out of the target, token by token.
+
+Source:  Leviathan et al. 2023, arXiv 2211.17192; see ``heads/pruned.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from specengine.draft import NOTHING, ROOT, Draft
+from specengine.heads.candidates import Candidates
+from specengine.heads.head_cache import HeadStore
+from specengine.heads.pruned import PrunedNetwork
+from specengine.sampling import GREEDY, Sampling
+
+MOST_ROWS: Final = 256
+"""Tokens that are read in one go; of a longer prompt the last ones."""
+LEAST_CONFIDENCE: Final = 0.12
+"""Product of the probabilities of a draft's tokens, below which it ends."""
+
+
+class PrunedDrafts:
+    """Source that owns the network."""
+
+    name = "draft_model"
+
+    def __init__(self, network: PrunedNetwork, store: HeadStore) -> None:
+        self._network, self._store = network, store
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> PrunedDrafter:
+        """Return a drafter with the rows that an earlier text has left."""
+        return PrunedDrafter(self._network, self._store, prompt_ids)
+
+
+class PrunedDrafter:
+    """The draft model on one request. Its passes are short: a draft is one call."""
+
+    def __init__(self, network: PrunedNetwork, store: HeadStore, prompt_ids: Sequence[int]) -> None:
+        self._network, self._store = network, store
+        self._caches = store.lease(prompt_ids)
+        self._read_ids = list(prompt_ids)
+
+    @torch.inference_mode()
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        """Return a chain, as long as it is sure enough of it."""
+        if max_tokens <= 0:
+            return NOTHING
+        self._read_ids = list(token_ids)
+        row = self._read(token_ids)
+        committed = [cache.length for cache in self._caches]
+        found, node = Candidates(), ROOT
+        for at in range(max_tokens):
+            probability, place = self._network.logits(row[None]).softmax(-1)[0].max(-1)
+            token_id = int(self._network.head.draft_ids[int(place)])
+            node = found.add(token_id, node, float(probability))
+            if found.confidences[node] < LEAST_CONFIDENCE or at + 1 == max_tokens:
+                break
+            row = self._run([token_id], [len(token_ids) + at])
+        for cache, length in zip(self._caches, committed, strict=True):
+            cache.truncate(min(length, cache.length))
+        return found.best(max_tokens, PrunedDrafts.name, LEAST_CONFIDENCE)
+
+    def close(self) -> None:
+        """Leave the rows to the next request."""
+        self._store.release(self._caches, self._read_ids)
+
+    def _read(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Read what is new of the text; return the last token's row, [hidden]."""
+        # The last token is read again at least: only a pass gives its row.
+        known = self._caches[0].positions[-1] + 1 if self._caches[0].length else 0
+        start = max(min(known, len(token_ids) - 1), len(token_ids) - MOST_ROWS)
+        for cache in self._caches:
+            cache.truncate(sum(position < start for position in cache.positions))
+        return self._run(list(token_ids[start:]), list(range(start, len(token_ids))))
+
+    def _run(self, token_ids: list[int], positions: list[int]) -> torch.Tensor:
+        for cache in self._caches:
+            cache.make_room(len(positions))
+        attends = [cache.appending(positions) for cache in self._caches]
+        rows = self._network.run(torch.tensor(token_ids), torch.tensor(positions), attends)
+        return rows[-1]
