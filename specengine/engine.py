@@ -374,7 +374,12 @@ class Engine:
         return decoder, tokenizer
 
     def _draft_model(self) -> DrafterSource:
-        """Return the draft model's source; it is loaded with the target, or not at all."""
+        """Return the draft model's source; it is loaded with the target, or not at all.
+
+        A model that was cut out of the target is as small as a head, and is loaded when asked for.
+        """
+        if not self.settings.draft_model and "draft_model" in self._entry.heads:
+            return self._head_drafts("draft_model")
         if self._draft_source is None:
             if self._status.state is not EngineState.LOADING:
                 raise SettingsInvalid(
