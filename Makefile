@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.setup-done
+NEOVIM_PACKAGES = $${XDG_DATA_HOME:-$$HOME/.local/share}/nvim/site/pack/specengine/start
 
-.PHONY: help setup demo check test exact bench vscode editors clean
+.PHONY: help setup demo check test exact bench vscode neovim editors clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -40,8 +41,11 @@ vscode: setup ## package the extension for VS Code
 	rm -rf editors/vscode/wheel && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir editors/vscode/wheel .
 	cd editors/vscode && npm ci && npm run check && npm test && npm run package
 
-editors: vscode ## test in a real VS Code
-	tests/editors/vscode/install_tools.sh && $(BIN)/python -m pytest -m slow tests/editors/vscode
+neovim: setup ## link the plugin into Neovim's packages
+	mkdir -p $(NEOVIM_PACKAGES) && ln -sfn $(CURDIR)/editors/neovim $(NEOVIM_PACKAGES)/specengine
+
+editors: vscode ## test in real editors, and write docs/editors/tests.md
+	tests/editors/run.sh
 
 clean: ## remove .venv and build outputs; models in the cache stay
 	rm -rf .venv build dist

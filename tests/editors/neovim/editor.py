@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import re
-import subprocess
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import platformdirs
 
 from tests.editors.neovim.terminal import (
@@ -125,26 +126,34 @@ class Profile:
 class Neovim:
     """A running editor."""
 
-    def __init__(self, profile: Profile, screen: Terminal, socket: Path) -> None:
+    def __init__(self, profile: Profile, screen: Terminal, door: Path) -> None:
         self.profile = profile
         self.terminal = screen
-        self._socket = socket
+        self._socket = door
         self.type = screen.type
         self.press = screen.press
 
     def ask(self, expression: str) -> str:
-        """Return the value of an expression of Vim's language."""
-        command = [str(self.profile.build.program), "--server", str(self._socket)]
-        command += ["--remote-expr", expression]
-        environment = {**os.environ, **self.profile.all_environment}
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, env=environment, timeout=ASK_TIMEOUT_S
-            )
-        except subprocess.TimeoutExpired:
-            words = self.terminal.words()
-            raise TimeoutError(f"no answer to {expression!r}; on the screen:\n{words}") from None
-        return done.stdout or done.stderr
+        """Return the value of an expression of Vim's language, as text."""
+        request = msgspec.msgpack.encode([0, 1, "nvim_eval", [expression]])
+        with socket.socket(socket.AF_UNIX) as door:
+            door.settimeout(ASK_TIMEOUT_S)
+            try:
+                door.connect(str(self._socket))
+                door.sendall(request)
+                error, value = _read_answer(door)
+            except TimeoutError:
+                words = self.terminal.words()
+                raise TimeoutError(
+                    f"no answer to {expression!r} on this screen:\n{words}"
+                ) from None
+        assert error is None, f"{expression!r}: {error}"
+        return str(value)
+
+    def quit(self) -> None:
+        """End it, whatever is not saved."""
+        with contextlib.suppress(EOFError):  # it answers no more
+            self.ask("execute('qall!')")
 
     def text(self) -> str:
         """Return the text of the buffer."""
@@ -238,14 +247,24 @@ class Neovim:
 def neovim(profile: Profile, *files: Path) -> Iterator[Neovim]:
     """Open files in a Neovim."""
     profile.make()
-    socket = profile.folder / "nvim"
-    command = [str(profile.build.program), "--listen", str(socket), *map(str, files)]
+    door = profile.folder / "nvim"
+    command = [str(profile.build.program), "--listen", str(door), *map(str, files)]
     with terminal(profile.folder, command, profile.all_environment) as screen:
-        editor = Neovim(profile, screen, socket)
-        screen.await_value(lambda: editor.ask("1").strip(), "1".__eq__)
+        editor = Neovim(profile, screen, door)
+        screen.await_value(door.exists, bool)
         try:
             yield editor
         finally:
             screen.press("Escape")
-            editor.ask("execute('qall!')")
-            socket.unlink(missing_ok=True)
+            editor.quit()
+
+
+def _read_answer(door: socket.socket) -> tuple[object, object]:
+    """Return the error and the value in an answer of Neovim's protocol; one of both is None."""
+    data = b""
+    while part := door.recv(2**16):
+        data += part
+        with contextlib.suppress(msgspec.DecodeError):  # there is more to come
+            _, _, error, value = msgspec.msgpack.decode(data)
+            return error, value
+    raise EOFError("Neovim has closed its socket")

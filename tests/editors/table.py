@@ -1,0 +1,68 @@
+"""Writes docs/editors/tests.md from the notes of the tests in real editors; see run.sh.
+
+python -m tests.editors.table
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Final
+
+from tests.editors.conftest import RESULTS
+
+PAGE: Final = RESULTS.parents[2] / "docs" / "editors" / "tests.md"
+
+HEAD: Final = """# Tests in real editors
+
+Written by `make editors`, which runs `tests/editors/run.sh`: seconds of each scenario, with the start of its editor, on {machine}. Times are no measure of the product:
+most of them is starting editors. `tests/editors/neovim` drives Neovim in tmux, `tests/editors/vscode` VS Code in Chromium; what they look at is the screen. *Suggestions* run with the
+real engine and the default model, the others with an engine that does as told.
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    notes = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    newest = {(note["editor"], _scenario(note["test"])): note for note in notes}
+    editors = sorted({editor for editor, _ in newest})
+    by_part: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    for (editor, (part, name)), note in newest.items():
+        by_part[part][name][editor] = note
+    machine = f"{platform.system()} {platform.machine()}"
+    lines = [HEAD.format(machine=machine)]
+    for part, scenarios in sorted(by_part.items()):
+        lines += [f"## {part}\n", _row(["scenario", *editors]), _row(["---"] * (len(editors) + 1))]
+        for name, cells in sorted(scenarios.items()):
+            lines.append(_row([name, *(_cell(cells.get(editor)) for editor in editors)]))
+        lines.append("")
+    passed = sum(note["outcome"] == "passed" for note in newest.values())
+    lines.append(f"{passed} of {len(newest)} passed.")
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text("\n".join(lines) + "\n")
+
+
+def _scenario(test: str) -> tuple[str, str]:
+    """Return a file and a test of it as people read them."""
+    match = re.search(r"test_(\w+)\.py::test_(\w+)", test)
+    assert match is not None, test
+    part, name = (words.replace("_", " ") for words in match.groups())
+    return part.capitalize(), name
+
+
+def _cell(note: dict[str, Any] | None) -> str:
+    if note is None:
+        return ""
+    seconds = f"{note['seconds']:.1f}"
+    return seconds if note["outcome"] == "passed" else f"**{note['outcome']}**"
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
