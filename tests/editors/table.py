@@ -6,22 +6,25 @@ python -m tests.editors.table
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 from collections import defaultdict
-from pathlib import Path
 from typing import Any, Final
 
 from tests.editors.conftest import RESULTS
 
 PAGE: Final = RESULTS.parents[2] / "docs" / "editors" / "tests.md"
 
-HEAD: Final = """# Tests in real editors
-
-Written by `make editors`, which runs `tests/editors/run.sh`: seconds of each scenario, with the start of its editor, on {machine}. Times are no measure of the product:
-most of them is starting editors. `tests/editors/neovim` drives Neovim in tmux, `tests/editors/vscode` VS Code in Chromium; what they look at is the screen. *Suggestions* run with the
-real engine and the default model, the others with an engine that does as told.
-"""
+HEAD: Final = (
+    "# Tests in real editors\n\n"
+    "Written by `make editors`, which runs `tests/editors/run.sh`: seconds of each scenario, with "
+    "the start of its editor, on {machine}. Most of the time goes into starting editors, so the "
+    "figures are no measure of the product.\n\n"
+    "`tests/editors/neovim` drives Neovim in tmux, `tests/editors/vscode` VS Code in Chromium; "
+    "what they look at is the screen. *Suggestions* run with the real engine and the default "
+    "model, the others with an engine that does as told.\n"
+)
 
 
 def main() -> None:
@@ -32,7 +35,7 @@ def main() -> None:
     by_part: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     for (editor, (part, name)), note in newest.items():
         by_part[part][name][editor] = note
-    machine = f"{platform.system()} {platform.machine()}"
+    machine = f"{platform.system()} with {os.cpu_count()} cores"
     lines = [HEAD.format(machine=machine)]
     for part, scenarios in sorted(by_part.items()):
         lines += [f"## {part}\n", _row(["scenario", *editors]), _row(["---"] * (len(editors) + 1))]
