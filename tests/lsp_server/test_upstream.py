@@ -11,12 +11,14 @@ from dataclasses import replace
 
 import pytest
 
-from lsp_server.settings import EngineSettings, Settings, UpstreamSettings
+from lsp_server.settings import CHOICES, EngineSettings, Settings, UpstreamSettings, read_settings
 from lsp_server.state import client_opener
+from lsp_server.trace_log import ACCEPTED, DRAFTED, TraceRecord, readable
 from lsp_server.upstream import UpstreamOpener
 from specengine.client import Client, EngineClient
 from specengine.errors import EngineUnavailable, SettingsInvalid
-from specengine.protocol import Complete, Done
+from specengine.protocol import Complete, Done, PhaseTimes, StopReason, TokenCounts
+from specengine.upstream.done import UpstreamDone
 from specengine.upstream.options import Limits, UpstreamOptions
 from tests.scripted_upstream import ScriptedUpstream, written
 
@@ -93,6 +95,40 @@ def test_defaults_are_those_of_the_client():
     options = UpstreamOpener(UpstreamSettings(), no_engine)._prepare()[1]  # pyright: ignore[reportPrivateUsage]
     assert options.limits == Limits()
     assert replace(options, key=None) == replace(UpstreamOptions(()), key=None)  # pyright: ignore[reportArgumentType]
+
+
+def upstream_done(*counters: tuple[str, float]) -> UpstreamDone:
+    tokens = TokenCounts(prompt=9, reused=8, prefilled=1, emitted=5)
+    done = (7, "secret", (), StopReason.STOPPED, None, "m", "upstream:vllm@gpu", 5, tokens)
+    return UpstreamDone(*done, PhaseTimes(), counters=counters)
+
+
+def test_what_a_server_counts_of_its_speculation_stands_beside_ours():
+    record = TraceRecord(1, 1.0)
+    record.take_engine_part(upstream_done((DRAFTED, 448.0), (ACCEPTED, 342.0)))
+    assert record.upstream == {DRAFTED: 448.0, ACCEPTED: 342.0}
+    assert (record.model, record.drafter) == ("m", "upstream:vllm@gpu")
+    assert "accepted 0/0, reused 8/9, the server accepts 76%" in readable(record)
+
+
+def test_server_that_counts_nothing_leaves_nothing():
+    record = TraceRecord(1, 1.0)
+    record.take_engine_part(upstream_done())
+    assert record.upstream == {}
+    assert "the server" not in readable(record)
+
+
+@pytest.mark.parametrize("data", [{"engine": {"backend": "up"}}, {"upstream": {"fim": "prefix"}}])
+def test_value_that_is_no_choice_is_reported_and_defaulted(data: object):
+    settings, problems = read_settings(data)
+    assert settings == Settings()
+    assert len(problems) == 1
+
+
+def test_choices_name_settings_whose_default_is_one_of_them():
+    for name, values in CHOICES.items():
+        group, _, field = name.partition(".")
+        assert getattr(getattr(Settings(), group), field) in values
 
 
 @pytest.mark.e2e
