@@ -23,6 +23,7 @@ from specengine.cache.prefix_cache import PrefixCache
 from specengine.decoding.prompt import PromptLayout
 from specengine.decoding.session import Limits, Models, Session
 from specengine.decoding.several import Several
+from specengine.drafters.adaptive import AdaptiveDrafts, PartState
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.build import auto_parts, build, recipes
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
@@ -161,6 +162,13 @@ class Engine:
         """Return the current status; callable from any thread."""
         scheduler = self._scheduler
         return replace(self._status, active=scheduler.num_running, waiting=scheduler.num_waiting)
+
+    @property
+    def drafter_states(self) -> Mapping[str, tuple[PartState, ...]]:
+        """Return how the parts of adaptive drafters do, by the name asked for; from any thread."""
+        sources = list(self._sources.items())
+        adaptive = ((name, each) for name, each in sources if isinstance(each, AdaptiveDrafts))
+        return {name: source.snapshot() for name, source in adaptive}
 
     @property
     def prefixes(self) -> PrefixCache:

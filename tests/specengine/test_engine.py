@@ -518,6 +518,18 @@ def test_a_request_may_ask_for_shorter_drafts(engine: Engine) -> None:
     assert long.counts.drafted > short.counts.drafted > none.counts.drafted == 0
 
 
+def test_how_the_parts_of_auto_do_can_be_read(settings: EngineSettings) -> None:
+    engine = Engine(settings, lambda status: None)
+    engine.start()
+    outcome = Client(engine).ask(LONG_PREFIX, max_tokens=40, drafter="auto")
+    (state,) = engine.drafter_states["auto"]
+    engine.close()
+    assert (state.name, state.drafted) == ("suffix", outcome.counts.drafted)
+    assert state.accepted == outcome.counts.accepted
+    assert state.draft_ms > 0
+    assert outcome.drafting
+
+
 def test_each_end_is_recorded_after_it_is_answered(settings: EngineSettings) -> None:
     records: list[Record] = []
     engine = Engine(settings, lambda status: None, records.append)
