@@ -25,7 +25,7 @@ from specengine.decoding.session import Limits, Models, Session
 from specengine.decoding.several import Several
 from specengine.drafters.adaptive import AdaptiveDrafts, PartState
 from specengine.drafters.base import DrafterSource
-from specengine.drafters.build import auto_parts, build, recipes
+from specengine.drafters.build import AUTO, auto_parts, build, recipes
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
 from specengine.drafters.pass_times import PassTimes, known_or_measured
 from specengine.drafters.trained import declared_drafts
@@ -270,7 +270,7 @@ class Engine:
 
         def done(outcome: Outcome) -> None:
             job.on_done(outcome)
-            self.watch.note(outcome.counts.by_drafter)
+            self._watch_drafting(outcome)
             self._on_end(Record.of(job, outcome))
 
         def failed(error: RequestError) -> None:
@@ -278,6 +278,16 @@ class Engine:
             self._on_end(Record.of(job, error))
 
         return replace(job, on_done=done, on_failed=failed)
+
+    def _watch_drafting(self, outcome: Outcome) -> None:
+        counts, drafter = outcome.counts, outcome.drafter
+        self.watch.note(counts.by_drafter)
+        if counts.has_drafter_failed:
+            self.watch.note_failure(drafter)
+        elif counts.steps:
+            self.watch.note_success(drafter)
+        if AUTO not in drafter.split("+"):
+            self.watch.note_pace(counts.by_drafter)
 
     def _tell_what_is_off(self) -> None:
         if self._status.state is EngineState.READY:

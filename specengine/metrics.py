@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -37,6 +43,8 @@ class Metrics:
 
     def __init__(self, status: Callable[[], Status], watch: Watch) -> None:
         """``status`` and ``watch`` tell what is read at the moment of asking."""
+        # They would double the number of lines, to tell when each counter was made.
+        disable_created_metrics()
         self._registry = registry = CollectorRegistry()
         self._names: set[str] = set()
 

@@ -87,7 +87,7 @@ def serve(settings: EngineSettings, door: Door) -> None:
 async def _serve(settings: EngineSettings, door: Door) -> None:
     loop = asyncio.get_running_loop()
     token = secrets.token_urlsafe(32) if door.listen_file else ""
-    journal, listeners = Journal(), list[Callable[[Record], None]]()
+    listeners: list[Callable[[Record], None]] = []
 
     def post(listener: Callable[[T], None], what: T) -> None:
         # The loop is closed when the process is on its way out.
@@ -103,14 +103,12 @@ async def _serve(settings: EngineSettings, door: Door) -> None:
         lambda status: post(server.publish, status),
         lambda record: post(note, record),
     )
-    metrics = Metrics(lambda: engine.status, engine.watch)
-    listeners += [journal.add, metrics.add]
     server = Server(engine, token=token)
     async with contextlib.AsyncExitStack() as open_things:
         if (provider := spans.provider()) is not None:
             listeners.append(spans.exporter(provider, engine.model))
             open_things.push_async_callback(asyncio.to_thread, provider.shutdown)
-        http = await _open_http(door.http, engine, journal, metrics)
+        http = _open_http(door.http, engine, listeners)
         listening = await _listen(server, door, token)
         own_files = {path: path.stat().st_ino for path in door.paths}
         stopping = asyncio.Event()
@@ -133,12 +131,14 @@ async def _serve(settings: EngineSettings, door: Door) -> None:
             _remove(own_files)
 
 
-async def _open_http(
-    settings: HttpDoorSettings | None, engine: Engine, journal: Journal, metrics: Metrics
+def _open_http(
+    settings: HttpDoorSettings | None, engine: Engine, listeners: list[Callable[[Record], None]]
 ) -> list[HttpDoor]:
-    """Return the HTTP door, if there is to be one."""
+    """Return the HTTP door, if there is to be one; what it shows joins the listeners."""
     if settings is None:
         return []
+    journal, metrics = Journal(), Metrics(lambda: engine.status, engine.watch)
+    listeners += [journal.add, metrics.add]
     address = settings.address
     rules = Rules(address.host, settings.api_key)
     templates = list(registry.load().fim_templates.values())

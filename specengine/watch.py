@@ -1,9 +1,10 @@
 """Whether drafting goes as it should, and what is switched off because it does not.
 
-Two things are watched for each drafter: whether it still makes decoding faster than passes
-without drafts, and whether as many of its tokens are accepted as used to be. The first switches it
-off, for a while; the second raises an alarm. What fails a check of its own is switched off until
-the process ends. It knows no engine: whoever owns it tells it what happened and asks what is off.
+Three things are watched for each drafter: whether it still makes decoding faster than passes
+without drafts, whether it raises errors, and whether as many of its tokens are accepted as used to
+be. The first switches it off for a while, the second for good; the third raises an alarm. What
+fails a check of its own is switched off until the process ends. It knows no engine: whoever owns it
+tells it what happened and asks what is off.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ PAUSE_S: Final = 600.0
 """After so long a drafter that was too slow is tried again; twice as long each further time."""
 
 MAX_PAUSE_S: Final = 4 * 3600.0
+
+MAX_FAILURES: Final = 3
+"""Requests in a row on which a drafter may fail."""
 
 DRIFTED: Final = 0.5
 """Alarm below this share of the acceptance in the long run,"""
@@ -106,6 +110,7 @@ class Acceptance:
     pace: Pace = field(default_factory=Pace)
     has_drifted: bool = False
     num_pauses: int = 0
+    num_failures: int = 0
 
 
 class Watch:
@@ -143,6 +148,7 @@ class Watch:
             return {
                 name: (known.recent.rate, known.long_run.rate)
                 for name, known in self._drafters.items()
+                if known.long_run.drafted
             }
 
     @property
@@ -187,23 +193,49 @@ class Watch:
         self._on_change()
 
     def note(self, by_drafter: Mapping[str, Drafting]) -> None:
-        """Take in what a request's drafts came to, as ``Counts.by_drafter`` tells it."""
-        changes: list[Callable[[], None]] = []
+        """Take in how many tokens a request had accepted, as ``Counts.by_drafter`` tells it."""
+        is_news = False
+        with self._lock:
+            for name, told in by_drafter.items():
+                if name:
+                    known = self._drafters.setdefault(name, Acceptance())
+                    known.recent.note(told.drafted, told.accepted)
+                    is_news |= self._note_drift(name, known)
+                    known.long_run.note(told.drafted, told.accepted)
+        if is_news:
+            self._on_change()
+
+    def note_pace(self, by_drafter: Mapping[str, Drafting]) -> None:
+        """Take in what a request's tokens took; not for drafters that see to that themselves."""
+        slow: list[tuple[str, str, float]] = []
         with self._lock:
             for name, told in by_drafter.items():
                 if name == "":
                     self._plain.note(told.timed_tokens, told.verify_ms)
                     continue
                 known = self._drafters.setdefault(name, Acceptance())
-                known.recent.note(told.drafted, told.accepted)
                 known.pace.note(told.timed_tokens, told.draft_ms + told.verify_ms)
-                if self._note_drift(name, known):
-                    changes.append(self._on_change)
-                known.long_run.note(told.drafted, told.accepted)
                 if reason := self._too_slow(known):
-                    changes.append(self._pause(name, known, reason))
-        for change in changes:
-            change()
+                    slow.append((name, reason, _next_pause(known)))
+        for name, reason, pause_s in slow:
+            self.switch_off("drafter", name, reason, pause_s=pause_s)
+
+    def note_failure(self, drafters: str) -> None:
+        """Take in that drafters raised an error while a request was answered."""
+        with self._lock:
+            known = self._drafters.setdefault(drafters, Acceptance())
+            known.num_failures += 1
+            is_over = known.num_failures == MAX_FAILURES
+        if is_over:
+            reason = f"it failed on {MAX_FAILURES} requests in a row; the log has the errors"
+            for part in drafters.split("+"):
+                self.switch_off("drafter", part, reason)
+
+    def note_success(self, drafters: str) -> None:
+        """Take in that drafters raised no error while a request was answered."""
+        with self._lock:
+            if drafters in self._drafters:
+                self._drafters[drafters].num_failures = 0
 
     def _note_drift(self, name: str, known: Acceptance) -> bool:
         """Raise or end the alarm of a drafter; return whether that is news."""
@@ -235,11 +267,13 @@ class Watch:
             f"{plain.ms_per_token:.1f} ms without"
         )
 
-    def _pause(self, name: str, known: Acceptance, reason: str) -> Callable[[], None]:
-        pause_s = min(PAUSE_S * 2**known.num_pauses, MAX_PAUSE_S)
-        known.num_pauses += 1
-        known.pace = Pace()  # judged anew when it is tried again
-        return lambda: self.switch_off("drafter", name, reason, pause_s=pause_s)
-
     def _is_over(self, off: SwitchedOff) -> bool:
         return off.until is not None and self._clock() >= off.until
+
+
+def _next_pause(known: Acceptance) -> float:
+    """Return how long a drafter pauses now; when it is tried again, it is judged anew."""
+    pause_s = min(PAUSE_S * 2**known.num_pauses, MAX_PAUSE_S)
+    known.num_pauses += 1
+    known.pace = Pace()
+    return pause_s

@@ -84,6 +84,8 @@ class Counts:
     prefill_ms: float = 0.0
     draft_ms: float = 0.0
     verify_ms: float = 0.0
+    has_drafter_failed: bool = False
+    """Whether the drafter raised an error, so that the request went on without it."""
     by_drafter: dict[str, Drafting] = field(default_factory=dict[str, Drafting])
     """By the name in each draft; empty for passes that had none."""
     undrafted: dict[str, int] = field(default_factory=dict[str, int])
@@ -300,7 +302,7 @@ class Session:
     def _give_up_drafter(self) -> None:
         # A drafter can only cost time. The request goes on without it; the log has the bug.
         logger.exception("a drafter failed; this request goes on without drafts")
-        self._has_drafter_failed = True
+        self._has_drafter_failed = self.counts.has_drafter_failed = True
 
     def _verify(self, logits: torch.Tensor, draft: Draft) -> Verdict:
         """Return what the target says to a draft, of which row 0 stands before its first token."""

@@ -17,6 +17,8 @@ import torch
 
 from specengine import engine as engine_module
 from specengine.cache.kv_cache import KVCache
+from specengine.draft import Draft
+from specengine.drafters.base import DrafterSource
 from specengine.engine import Engine, Status
 from specengine.errors import (
     EngineFailed,
@@ -29,8 +31,10 @@ from specengine.models.target import Rows, Target, Tree
 from specengine.models.targets import Precision
 from specengine.protocol import CancelCause, Complete, EngineState, SamplingOptions, StopReason
 from specengine.record import Record
+from specengine.sampling import GREEDY, Sampling
 from specengine.scheduler import Job, Key, Outcome
 from specengine.settings import EngineSettings
+from specengine.watch import MAX_FAILURES
 from tests.specengine.tiny import load_decoder, save_tiny_model, tiny_architecture
 
 WAIT_S = 20.0
@@ -615,4 +619,37 @@ def test_a_model_that_fails_its_check_in_every_precision_is_refused_with_the_rea
     with pytest.raises(EngineFailed, match="in no precision: precision float32 is off"):
         Client(engine).ask("def f")
     assert [off.kind for off in engine.watch.switched_off] == ["precision", "model"]
+    engine.close()
+
+
+class FailingDrafts:
+    """Source of drafters that raise an error."""
+
+    name = "failing"
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> FailingDrafts:
+        return self
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        raise ZeroDivisionError("a bug")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_drafter_that_fails_again_and_again_is_switched_off(
+    settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = engine_module.build
+
+    def build(name: str, *arguments: Any) -> DrafterSource:
+        return FailingDrafts() if name == "failing" else real(name, *arguments)
+
+    monkeypatch.setattr(engine_module, "build", build)
+    engine = Engine(msgspec.structs.replace(settings, drafter="failing"), lambda status: None)
+    engine.start()
+    client = Client(engine)
+    used = [client.ask(LONG_PREFIX).drafter for _ in range(MAX_FAILURES + 1)]
+    assert used == ["failing"] * MAX_FAILURES + ["none"]
+    assert "it failed on 3 requests in a row" in engine.status.detail
     engine.close()

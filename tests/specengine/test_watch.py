@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from specengine.decoding.session import Drafting
-from specengine.watch import MAX_PAUSE_S, PAUSE_S, Watch
+from specengine.watch import MAX_FAILURES, MAX_PAUSE_S, PAUSE_S, Watch
 
 
 class Hall:
@@ -23,24 +23,25 @@ class Hall:
 
     def plain(self, num_passes: int, ms: float) -> None:
         """Tell passes without a draft: a token each."""
-        self.watch.note({"": Drafting(timed_tokens=num_passes, verify_ms=num_passes * ms)})
+        self._note("", Drafting(timed_tokens=num_passes, verify_ms=num_passes * ms))
+
+    def _note(self, name: str, told: Drafting) -> None:
+        self.watch.note({name: told})
+        self.watch.note_pace({name: told})
 
     def drafted(
         self, num_drafts: int, accepted: int, ms: float = 1.0, name: str = "suffix"
     ) -> None:
         """Tell drafts of four tokens, so many of which were accepted each time."""
-        self.watch.note(
-            {
-                name: Drafting(
-                    drafts=num_drafts,
-                    drafted=4 * num_drafts,
-                    accepted=accepted * num_drafts,
-                    timed_tokens=(accepted + 1) * num_drafts,
-                    draft_ms=0.1 * ms * num_drafts,
-                    verify_ms=0.9 * ms * num_drafts,
-                )
-            }
+        told = Drafting(
+            drafts=num_drafts,
+            drafted=4 * num_drafts,
+            accepted=accepted * num_drafts,
+            timed_tokens=(accepted + 1) * num_drafts,
+            draft_ms=0.1 * ms * num_drafts,
+            verify_ms=0.9 * ms * num_drafts,
         )
+        self._note(name, told)
 
 
 def test_a_drafter_that_pays_stays_on() -> None:
@@ -138,3 +139,24 @@ def test_drafters_are_judged_apart() -> None:
     hall.drafted(400, 0, ms=1.5, name="suffix")
     hall.drafted(400, 2, ms=1.5, name="draft_model")
     assert [off.name for off in hall.watch.switched_off] == ["suffix"]
+
+
+def test_a_drafter_that_fails_again_and_again_is_off_for_good() -> None:
+    hall = Hall()
+    for _ in range(MAX_FAILURES - 1):
+        hall.watch.note_failure("suffix")
+    hall.watch.note_success("suffix")
+    for _ in range(MAX_FAILURES - 1):
+        hall.watch.note_failure("suffix")
+    assert not hall.watch.switched_off
+    hall.watch.note_failure("suffix")
+    assert hall.watch.is_broken("drafter", "suffix")
+    assert "failed on 3 requests" in hall.watch.summary
+    assert hall.num_changes == 1
+
+
+def test_drafters_that_were_asked_together_are_off_together() -> None:
+    hall = Hall()
+    for _ in range(MAX_FAILURES):
+        hall.watch.note_failure("suffix+draft_model")
+    assert hall.watch.usable("suffix+draft_model") == "none"
