@@ -55,10 +55,10 @@ def test_minified_file_has_long_lines(text: str, line_len: int, expected: bool):
 @pytest.mark.parametrize(
     ("before", "rest", "expected"),
     [
-        ("nam", "e", True),
+        ("last", "word", True),
         ("val", "", False),
         ("val", ")", False),
-        ("nam ", "e", False),
+        ("last ", "word", False),
         ("", "value", False),
         ("naï", "ve", True),
     ],
