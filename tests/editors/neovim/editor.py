@@ -42,7 +42,7 @@ INIT: Final = """
 vim.o.background = "{background}"
 vim.o.swapfile, vim.o.termguicolors, vim.o.cmdheight = false, true, 1
 vim.o.laststatus, vim.o.number = 2, true
-vim.o.statusline = " %f %m%=%{{v:lua.require'specengine'.status_text()}} "
+vim.o.statusline = " %t %m%=%{{v:lua.require'specengine'.status_text()}} "
 for _, name in ipairs({{ "SpecEngineGhost", "ComplHint" }}) do
   vim.api.nvim_set_hl(0, name, {{ fg = "#{grey:06x}", italic = true }})
 end
@@ -220,7 +220,9 @@ class Neovim:
     def trace(self) -> list[dict[str, Any]]:
         """Return the records of all requests so far."""
         path = self.profile.folder / "state" / "specengine" / "trace.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines() if path.exists() else []
+        # What becomes of a suggestion has lines of its own.
+        return [record for line in lines if "outcome" in (record := json.loads(line))]
 
     def server_pids(self) -> list[int]:
         """Return the language servers of this profile."""

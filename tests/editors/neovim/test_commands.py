@@ -85,6 +85,29 @@ def test_checkhealth_is_content(editor: Neovim) -> None:
     editor.picture("checkhealth")
 
 
+def test_alternatives_can_be_looked_through(editor: Neovim) -> None:
+    """The scripted engine writes the same each time, so there is one; asking by key shows it."""
+    editor.type("ret")
+    editor.await_ghost_text(STATEMENT[3:])
+    editor.press("C-]")
+    editor.await_no_ghost_text()
+    editor.press("M-\\")
+    editor.await_ghost_text(STATEMENT[3:])
+    editor.press("M-n")
+    editor.await_ghost_text(STATEMENT[3:])
+    invoked = [each for each in editor.trace() if each["trigger"] == "invoked"]
+    assert len(invoked) == 1
+
+
+def test_what_was_accepted_is_told_to_the_server(editor: Neovim) -> None:
+    editor.type("ret")
+    editor.await_ghost_text(STATEMENT[3:])
+    editor.press("Tab")
+    editor.await_line(f"    {STATEMENT}")
+    path = editor.profile.folder / "state" / "specengine" / "trace.jsonl"
+    editor.terminal.await_value(path.read_text, lambda text: '"event":"accepted"' in text)
+
+
 def test_dismissed_text_stays_away_until_the_next_key(editor: Neovim) -> None:
     editor.type("ret")
     editor.await_ghost_text(STATEMENT[3:])
@@ -112,9 +135,7 @@ def test_a_key_keeps_what_the_user_had_mapped_it_to(
     engine.statement = ""
     with open_neovim({"add.py": TEXT}) as editor:
         editor.await_status(READY)
-        settings = "luaeval(\"require('specengine').settings()\")"
         editor.ask("execute('inoremap <C-b> mapped')")
-        editor.ask(f"execute('let g:specengine = {settings}')")
         setup = "local s = require('specengine').settings(); s.keys.accept = '<C-b>'"
         editor.ask(f"execute(\"lua {setup}; require('specengine').setup(s)\")")
         editor.await_status(READY)

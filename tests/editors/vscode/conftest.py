@@ -39,7 +39,9 @@ class Window:
     def trace(self) -> list[dict[str, Any]]:
         """Return the records of all requests so far."""
         path = self.state / "specengine" / "trace.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines() if path.exists() else []
+        # What becomes of a suggestion has lines of its own.
+        return [record for line in lines if "outcome" in (record := json.loads(line))]
 
     def log(self) -> str:
         """Return our output channel; nothing where VS Code has no native logger."""

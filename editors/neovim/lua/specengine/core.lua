@@ -3,10 +3,12 @@
 --- belonged to the present cursor, and keeps one that the last key has disproved.
 
 local Item = require("specengine.item")
+local server = require("specengine.server")
 
 local M = {}
 
 local METHOD = "textDocument/inlineCompletion"
+local INVOKED = 1
 
 ---@class specengine.Shown
 ---@field items specengine.Item[]
@@ -18,8 +20,8 @@ local shown = {}
 ---@type table? the place where the user wants none
 local dismissed
 
----@type fun(): vim.lsp.Client?
-local get_client
+---@type table<integer, lsp.Handler?> Neovim's own handler of the last answer, by buffer
+local handlers = {}
 ---@type fun(bufnr: integer): boolean
 local is_on
 ---@type fun(bufnr: integer)
@@ -85,6 +87,7 @@ end
 ---@return lsp.Handler
 local function guarded(params, handler)
   local bufnr = vim.uri_to_bufnr(params.textDocument.uri)
+  handlers[bufnr] = handler
   return function(err, result, ctx)
     if err or not result then return end -- replaced or cancelled: what is shown still counts
     if not is_enabled(bufnr) or vim.deep_equal(dismissed, here()) then return end
@@ -112,11 +115,18 @@ function M.clear()
   hide(vim.api.nvim_get_current_buf())
 end
 
---- Ask now; Neovim does so 200 ms after such an event, and only where suggestions are on.
+--- Ask now; Neovim has no call for it, so its handler gets an answer that it has not asked for.
 function M.request()
   dismissed = nil
-  local bufnr = vim.api.nvim_get_current_buf()
-  vim.api.nvim_exec_autocmds("CursorMovedI", { buffer = bufnr, modeline = false })
+  local bufnr, place = vim.api.nvim_get_current_buf(), cursor()
+  local client, handler = server.client(), handlers[bufnr]
+  if not client or not handler or not is_enabled(bufnr) then return end
+  local params = {
+    textDocument = { uri = vim.uri_from_bufnr(bufnr) },
+    position = { line = place[1], character = place[2] },
+    context = { triggerKind = INVOKED },
+  }
+  client:request(METHOD, params, handler, bufnr)
 end
 
 --- Show another of several suggestions.
@@ -146,13 +156,13 @@ end
 ---@param bufnr integer
 function M.detach(bufnr)
   pcall(vim.api.nvim_del_augroup_by_name, "specengine.core." .. bufnr)
-  shown[bufnr] = nil
+  shown[bufnr], handlers[bufnr] = nil, nil
 end
 
---- Say who the client is, where it is on, and who wants to know of answers.
----@param parts { client: fun(): vim.lsp.Client?, is_on: (fun(bufnr: integer): boolean), on_answer: fun(bufnr: integer) }
+--- Say where suggestions are on, and who wants to know of answers.
+---@param parts { is_on: (fun(bufnr: integer): boolean), on_answer: fun(bufnr: integer) }
 function M.setup(parts)
-  get_client, is_on, on_answer = parts.client, parts.is_on, parts.on_answer
+  is_on, on_answer = parts.is_on, parts.on_answer
 end
 
 --- A client has started.
@@ -161,7 +171,7 @@ function M.begin(client) guard(client) end
 
 --- A switch has been moved: tell Neovim for all buffers.
 function M.refresh()
-  local client = get_client()
+  local client = server.client()
   for bufnr in pairs(client and client.attached_buffers or {}) do
     if not is_on(bufnr) then hide(bufnr) end
     vim.lsp.inline_completion.enable(is_on(bufnr), { bufnr = bufnr })

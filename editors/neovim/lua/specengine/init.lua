@@ -84,7 +84,7 @@ function M.setup(given)
   end
   M.set_highlight()
   ghost = require(uses_core and "specengine.core" or "specengine.own")
-  ghost.setup({ client = server.client, is_on = is_on_in, on_answer = on_answer })
+  ghost.setup({ is_on = is_on_in, on_answer = on_answer })
   server.setup({
     settings = function() return settings end,
     on_start = function(client)
@@ -120,6 +120,19 @@ function M.client_kind() return ghost == package.loaded["specengine.core"] and "
 ---@return boolean
 function M.has_suggestion() return ghost ~= nil and ghost.current() ~= nil end
 
+--- Tell the server that a suggestion was accepted, or how many bytes of it.
+---@param raw table
+---@param accepted_len integer? nil for all of it
+local function tell_accepted(raw, accepted_len)
+  if accepted_len then
+    local params = { item = raw, acceptedLength = accepted_len }
+    server.notify_server("textDocument/didPartiallyAcceptCompletion", params)
+  elseif raw.command then
+    local params = { command = raw.command.command, arguments = raw.command.arguments }
+    server.request("workspace/executeCommand", params, function() end)
+  end
+end
+
 --- Put a part of the suggestion into the text; return whether there was one.
 ---@param part fun(rest: string): string
 ---@return boolean
@@ -129,7 +142,9 @@ local function accept(part)
   local taken = part(rest)
   if taken == rest then ghost.clear() end
   last_key_ms[vim.api.nvim_get_current_buf()] = vim.uv.hrtime() / 1e6
+  local typed_len = #shown.text - #rest
   item.insert(shown, taken, rest)
+  tell_accepted(shown.raw, taken ~= rest and typed_len + #taken or nil)
   return true
 end
 

@@ -8,6 +8,7 @@ local M = {}
 ---@field start_col integer where the item's range begins
 ---@field text string what stands in the range afterwards
 ---@field covered string text behind the cursor that the item brings along, as a closing bracket
+---@field raw table the item as the server sent it
 
 --- Return an item as the server sent it, for the cursor it was asked at; nil if it is not usable.
 ---@param raw table the LSP item
@@ -21,13 +22,13 @@ function M.from_lsp(raw, bufnr, cursor)
   if vim.bo[bufnr].fileformat ~= "unix" then text = text:gsub("\r\n?", "\n") end
   local row, col = cursor[1], cursor[2]
   local range = raw.range
-  if not range then return { row = row, start_col = col, text = text, covered = "" } end
+  if not range then return { row = row, start_col = col, text = text, covered = "", raw = raw } end
   local first, last = range.start, range["end"]
   if first.line ~= row or last.line ~= row then return nil end
   if first.character > col or last.character < col then return nil end
   local line = vim.api.nvim_buf_get_lines(bufnr, row, row + 1, false)[1] or ""
   local covered = line:sub(col + 1, last.character)
-  return { row = row, start_col = first.character, text = text, covered = covered }
+  return { row = row, start_col = first.character, text = text, covered = covered, raw = raw }
 end
 
 --- Return what is still to come at a cursor; nil when the buffer says something else.

@@ -3,6 +3,7 @@
 --- text and cursor that it was asked at.
 
 local Item = require("specengine.item")
+local server = require("specengine.server")
 
 local M = {}
 
@@ -16,8 +17,6 @@ local NAMESPACE = vim.api.nvim_create_namespace("specengine")
 ---@field row integer
 ---@field col integer
 
----@type fun(): vim.lsp.Client?
-local get_client
 ---@type fun(bufnr: integer): boolean whether suggestions come by themselves
 local is_on
 ---@type fun(bufnr: integer) called when text has come for the last key
@@ -81,20 +80,13 @@ local function draw(item, rest)
     -- What the item brings along is not shown twice.
     virt_text_pos = item.covered ~= "" and "overlay" or "inline",
     virt_lines = #below > 0 and below or nil,
-    hl_mode = "combine",
+    hl_mode = "replace", -- a bold word before it would make it bold
     undo_restore = false,
   })
 end
 
 local function cancel_pending()
-  local client = get_client()
-  if pending and client then
-    if vim.fn.has("nvim-0.11") == 1 then
-      client:cancel_request(pending)
-    else
-      client.cancel_request(pending) ---@diagnostic disable-line: param-type-mismatch
-    end
-  end
+  if pending then server.cancel(pending) end
   pending = nil
 end
 
@@ -145,7 +137,7 @@ end
 ---@param kind integer
 local function request(kind)
   cancel_pending()
-  local client, place = get_client(), here()
+  local client, place = server.client(), here()
   if not client or not client.attached_buffers[place.bufnr] then return end
   local params = {
     textDocument = { uri = vim.uri_from_bufnr(place.bufnr) },
@@ -159,11 +151,7 @@ local function request(kind)
     if result then take(place, result) end
   end
   local is_sent
-  if vim.fn.has("nvim-0.11") == 1 then
-    is_sent, id = client:request(METHOD, params, handler, place.bufnr)
-  else
-    is_sent, id = client.request(METHOD, params, handler, place.bufnr) ---@diagnostic disable-line
-  end
+  is_sent, id = server.request(METHOD, params, handler, place.bufnr)
   pending = is_sent and id or nil
 end
 
@@ -224,15 +212,13 @@ function M.detach(bufnr)
   erase(bufnr)
 end
 
---- Say who the client is, where it is on, and who wants to know of answers.
----@param parts { client: fun(): vim.lsp.Client?, is_on: (fun(bufnr: integer): boolean), on_answer: fun(bufnr: integer) }
+--- Say where suggestions are on, and who wants to know of answers.
+---@param parts { is_on: (fun(bufnr: integer): boolean), on_answer: fun(bufnr: integer) }
 function M.setup(parts)
-  get_client, is_on, on_answer = parts.client, parts.is_on, parts.on_answer
+  is_on, on_answer = parts.is_on, parts.on_answer
 end
 
---- Nothing to do: each request asks whether suggestions are on.
-function M.refresh()
-  if get_client() then M.clear() end
-end
+--- A switch has been moved; each request asks whether suggestions are on.
+function M.refresh() M.clear() end
 
 return M

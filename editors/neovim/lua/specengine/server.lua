@@ -31,10 +31,33 @@ local last_end = "" -- how a server ended, in words
 function M.client()
   local client = client_id and vim.lsp.get_client_by_id(client_id)
   if not client then return nil end
-  -- In 0.10 methods are called with a dot.
   local is_stopped = vim.fn.has("nvim-0.11") == 1 and client:is_stopped() or false
   return not is_stopped and client or nil
 end
+
+---@param name string
+---@param ... any
+local function call(name, ...)
+  local client = M.client()
+  if not client then return end
+  -- In 0.10 methods are called with a dot.
+  if vim.fn.has("nvim-0.11") == 1 then return client[name](client, ...) end
+  return client[name](...)
+end
+
+--- Send a request.
+---@return boolean? is_sent
+---@return integer? id
+function M.request(method, params, handler, bufnr)
+  return call("request", method, params, handler, bufnr)
+end
+
+--- Send a notification.
+function M.notify_server(method, params) call("notify", method, params) end
+
+--- Let a request end.
+---@param id integer
+function M.cancel(id) call("cancel_request", id) end
 
 --- Show one line that never asks for a key: a longer one would stop the typing user.
 ---@param text string
@@ -189,19 +212,15 @@ local function stop(client)
   for bufnr in pairs(client.attached_buffers) do
     parts.on_detach(bufnr)
   end
-  if vim.fn.has("nvim-0.11") == 1 then
-    client:stop()
-  else
-    client.stop()
-  end
+  call("stop")
 end
 
 --- Start the server anew; a missing program is looked for again.
 function M.restart()
   local client = M.client()
+  if client then stop(client) end
   restarts, is_missing_told, client_id = 0, false, nil
   status.begin("starting")
-  if client then stop(client) end
   M.attach_all()
 end
 

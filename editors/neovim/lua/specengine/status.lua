@@ -32,6 +32,7 @@ M.trace = {}
 M.listeners = {}
 
 local function tell()
+  vim.schedule(function() vim.cmd.redrawstatus({ bang = true }) end)
   for _, listener in ipairs(M.listeners) do
     listener()
   end
