@@ -47,6 +47,17 @@ def find_outline(text: str, start: int, cursor: int, grammar: Grammar | None) ->
     return Outline(imports, heads if heads is not None else _heads_by_indent(text, start))
 
 
+def head_of(data: bytes, node: Node) -> str:
+    """Return the lines of a definition up to its body."""
+    body = node.child_by_field_name("body")
+    end = body.start_byte if body is not None else node.end_byte
+    line_start = data.rfind(b"\n", 0, node.start_byte) + 1
+    head = data[line_start:end].decode(errors="replace").rstrip()
+    if body is not None and data[body.start_byte : body.start_byte + 1] == b"{":
+        head += " {"
+    return "".join(line + "\n" for line in head.split("\n")[:MAX_HEAD_LINES])
+
+
 def _imports(text: str, grammar: Grammar) -> str:
     data = text.encode()
     tree = parse(grammar, data)
@@ -81,19 +92,9 @@ def _heads(text: str, start: int, cursor: int, grammar: Grammar) -> str | None:
         is_broken = is_broken or node.is_error
         is_around = node.start_byte < limit and node.start_point.column < max_column
         if is_around and node.type in grammar.definitions:
-            heads.append(_head(data, node))
+            heads.append(head_of(data, node))
         node = node.parent
     return None if is_broken and not heads else "".join(reversed(heads))
-
-
-def _head(data: bytes, node: Node) -> str:
-    body = node.child_by_field_name("body")
-    end = body.start_byte if body is not None else node.end_byte
-    line_start = data.rfind(b"\n", 0, node.start_byte) + 1
-    head = data[line_start:end].decode(errors="replace").rstrip()
-    if body is not None and data[body.start_byte : body.start_byte + 1] == b"{":
-        head += " {"
-    return "".join(line + "\n" for line in head.split("\n")[:MAX_HEAD_LINES])
 
 
 def _heads_by_indent(text: str, start: int) -> str:
