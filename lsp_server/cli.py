@@ -23,9 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=options.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    # Below WARNING pygls logs whole messages, and with them source text; at WARNING it logs each
-    # cancel of a request that is answered already, which is daily life here.
-    logging.getLogger("pygls").setLevel(logging.ERROR)
+    # Below WARNING pygls logs whole messages, at WARNING each cancel of a request that is answered
+    # already, and at ERROR what it could not read: with them goes source text.
+    logging.getLogger("pygls").setLevel(logging.CRITICAL)
     for name in ("asyncio", "httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
     server = make_server()

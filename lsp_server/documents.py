@@ -9,11 +9,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
-from typing import Final
-from urllib.parse import unquote, urlsplit
+from pathlib import Path, PurePosixPath
+from typing import Final, Self
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from lsprotocol import types
+from pygls.uris import to_fs_path
 
 from lsp_server.positions import (
     Encoding,
@@ -22,8 +23,11 @@ from lsp_server.positions import (
     units_from_chars,
 )
 
-MAX_DOCUMENT_CHARS: Final = 2 * 2**20
+MAX_DOCUMENT_CHARS: Final = 4 * 2**20
 """A longer document is not kept; it is served again when it is opened or sent whole anew."""
+
+READ_ONLY_SCHEMES: Final = frozenset(("git", "output", "debug", "vscode-scm", "review", "gitlens"))
+"""Documents that an editor shows and nobody writes."""
 
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
@@ -84,7 +88,7 @@ class Document:
     _starts: list[int] = field(default_factory=lambda: [0], repr=False)
 
     @classmethod
-    def open(cls, item: types.TextDocumentItem, encoding: Encoding) -> Document:
+    def open(cls, item: types.TextDocumentItem, encoding: Encoding) -> Self:
         """Return the document that an editor has opened."""
         document = cls(item.uri, item.language_id, item.version, encoding)
         document._replace_all(item.text)
@@ -95,6 +99,26 @@ class Document:
         """The file's name without its folders."""
         return PurePosixPath(unquote(urlsplit(self.uri).path)).name
 
+    @property
+    def path(self) -> Path | None:
+        """The file's path; None for a document that has none, such as one that is not saved."""
+        return path_of(self.uri)
+
+    @property
+    def unit(self) -> str:
+        """The URI of the whole that this is a part of."""
+        return self.uri
+
+    @property
+    def whole_text(self) -> str:
+        """The text of that whole, which offsets count in."""
+        return self.text
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether an editor only shows it."""
+        return self.uri.partition(":")[0] in READ_ONLY_SCHEMES
+
     def apply(
         self, version: int, changes: Iterable[types.TextDocumentContentChangeEvent]
     ) -> list[Edit]:
@@ -104,6 +128,10 @@ class Document:
 
     def offset(self, position: types.Position) -> int:
         """Return the code points before a position; one outside the text is moved into it."""
+        return self.local_offset(position)
+
+    def local_offset(self, position: types.Position) -> int:
+        """Return the same; a part of a whole still counts from its own beginning."""
         if position.line >= len(self._starts):
             return len(self.text)
         line = max(0, position.line)
@@ -119,7 +147,7 @@ class Document:
 
     def snapshot(self, position: types.Position) -> Snapshot:
         """Return the text as it is now, with a cursor."""
-        cursor = self.offset(position)
+        cursor = self.local_offset(position)
         line = bisect_right(self._starts, cursor) - 1
         start, end = self._starts[line], self._line_end(line)
         return Snapshot(self.uri, self.language, self.version, self.text, cursor, start, end)
@@ -131,8 +159,8 @@ class Document:
             return Edit(0, old_len, self.text)
         if self.is_oversized:
             return None
-        start = self.offset(change.range.start)
-        end = max(start, self.offset(change.range.end))
+        start = self.local_offset(change.range.start)
+        end = max(start, self.local_offset(change.range.end))
         edit = Edit(start, end, replace_surrogates(change.text))
         self._replace(edit)
         return edit
@@ -167,5 +195,26 @@ class Document:
         return end - 1 if is_crlf else end
 
 
+def path_of(uri: str) -> Path | None:
+    """Return the path in a URI; None if there is none. A null character is no part of one."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # brackets that hold no address
+        return None
+    if not parts.path.startswith("/"):
+        return None
+    host = parts.netloc if parts.scheme == "file" else ""
+    text = to_fs_path(urlunsplit(("file", host, parts.path, "", ""))) or ""
+    return Path(text) if text and "\0" not in text else None
+
+
 def _starts_in(text: str, start: int, end: int) -> list[int]:
-    return [match.end() for match in _LINE_END.finditer(text, start, end)]
+    if text.find("\r", start, end) >= 0:
+        return [match.end() for match in _LINE_END.finditer(text, start, end)]
+    # The pattern takes a hundred times as long, which a line of a megabyte makes felt.
+    starts: list[int] = []
+    at = text.find("\n", start, end)
+    while at >= 0:
+        starts.append(at + 1)
+        at = text.find("\n", at + 1, end)
+    return starts

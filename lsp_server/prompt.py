@@ -46,6 +46,8 @@ class Prompt:
 
     prefix: str
     suffix: str
+    files: tuple[tuple[str, str], ...] = ()
+    """Paths and texts of other files."""
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def make_question(
         document=f"{os.getpid()}:{uri}",
         prefix=plan.prompt.prefix + plan.forced,
         suffix=plan.prompt.suffix,
+        files=plan.prompt.files,
         max_tokens=max_tokens.get(plan.site.scope, completion.max_tokens),
         sampling=SamplingOptions(temperature=completion.temperature, seed=completion.seed),
         is_ahead=bool(plan.known),

@@ -6,8 +6,10 @@ each change.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, cast
 
@@ -17,15 +19,27 @@ from pygls.exceptions import JsonRpcException, PyglsError
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, default_converter, lsp_method
 
-from lsp_server.features import configuration, document_sync, engine_status
+from lsp_server.features import (
+    acceptance,
+    configuration,
+    document_sync,
+    engine_status,
+    menu,
+    notebooks,
+    other_files,
+)
 from lsp_server.features.inline_completion import inline_completion
 from lsp_server.settings import SECTION
 from lsp_server.state import EngineNote, Level, State
+from lsp_server.trouble import log_trouble
 from specengine.launch import program_version
 
 logger = logging.getLogger(__name__)
 
 STATUS_METHOD: Final = "specengine/status"
+ANSWER_LIMIT_S: Final = 2.0
+"""An editor that does not tell its settings in this time gets the defaults."""
+
 PROGRESS_TOKEN: Final = "specengine-loading"
 _LEVELS: Final[Mapping[Level, types.MessageType]] = {
     "error": types.MessageType.Error,
@@ -67,6 +81,23 @@ class Protocol(LanguageServerProtocol):
         """Call our handler only."""
         self._own_handler(types.TEXT_DOCUMENT_DID_CLOSE)(params)
 
+    @lsp_method(types.NOTEBOOK_DOCUMENT_DID_OPEN)
+    def lsp_notebook_document__did_open(self, params: types.DidOpenNotebookDocumentParams) -> Any:
+        """Call our handler only."""
+        self._own_handler(types.NOTEBOOK_DOCUMENT_DID_OPEN)(params)
+
+    @lsp_method(types.NOTEBOOK_DOCUMENT_DID_CHANGE)
+    def lsp_notebook_document__did_change(
+        self, params: types.DidChangeNotebookDocumentParams
+    ) -> Any:
+        """Call our handler only."""
+        self._own_handler(types.NOTEBOOK_DOCUMENT_DID_CHANGE)(params)
+
+    @lsp_method(types.NOTEBOOK_DOCUMENT_DID_CLOSE)
+    def lsp_notebook_document__did_close(self, params: types.DidCloseNotebookDocumentParams) -> Any:
+        """Call our handler only."""
+        self._own_handler(types.NOTEBOOK_DOCUMENT_DID_CLOSE)(params)
+
     def _own_handler(self, method: str) -> Callable[[object], object]:
         features = cast("dict[str, Callable[[object], object]]", self.fm.features)  # pyright: ignore[reportUnknownMemberType]
         return features[method]
@@ -81,6 +112,7 @@ class Server(LanguageServer):
             program_version(),
             protocol_cls=Protocol,
             converter_factory=make_converter,
+            notebook_document_sync=notebooks.OPTIONS,
         )
         reporter = engine_status.EngineReporter()
         self.state = State(ClientEditor(self), reporter)
@@ -90,7 +122,8 @@ class Server(LanguageServer):
         self, error: Exception, source: type[PyglsError] | type[JsonRpcException]
     ) -> None:
         """Log it; no message of the protocol is worth a pop-up."""
-        logger.error("%s: %s", source.__name__, error)
+        # pygls hands over an error of its own in the place of the one that was raised.
+        log_trouble(logger, source.__name__, sys.exc_info()[1] or error)
 
 
 class ClientEditor:
@@ -144,7 +177,10 @@ class ClientEditor:
 
 
 def make_server() -> Server:
-    """Return a server with all features; documents are handled in order, requests concurrently."""
+    """Return a server with all features; documents are handled in order, requests concurrently.
+
+    A parameter that any type fits is ``Any`` here: pygls would pass itself for one of ``object``.
+    """
     server = Server()
     state = server.state
 
@@ -152,10 +188,17 @@ def make_server() -> Server:
     def _(params: types.InitializeParams) -> None:
         encoding = server.workspace.position_encoding or "utf-16"
         configuration.initialize(state, params, str(getattr(encoding, "value", encoding)))
+        if state.settings.completion.menu:
+            _add_menu(server)
 
     @server.feature(types.INITIALIZED)
     def _(_params: types.InitializedParams) -> None:
-        configuration.initialized(state)
+        if state.is_configured or not _can_ask(server):
+            configuration.initialized(state)
+            return
+        # This editor keeps its settings until it is asked; the engine is not started twice.
+        asyncio.get_running_loop().call_later(ANSWER_LIMIT_S, configuration.initialized, state)
+        _ask_configuration(server, state)
 
     @server.feature(types.SHUTDOWN)
     async def _(_params: None) -> None:
@@ -168,6 +211,10 @@ def make_server() -> Server:
         else:
             _ask_configuration(server, state)
 
+    @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
+    def _(params: types.DidChangeWorkspaceFoldersParams) -> None:
+        configuration.did_change_folders(state, params)
+
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def _(params: types.DidOpenTextDocumentParams) -> None:
         document_sync.did_open(state, params)
@@ -179,6 +226,38 @@ def make_server() -> Server:
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def _(params: types.DidCloseTextDocumentParams) -> None:
         document_sync.did_close(state, params)
+
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_OPEN)
+    def _(params: types.DidOpenNotebookDocumentParams) -> None:
+        notebooks.did_open(state, params)
+
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_CHANGE)
+    def _(params: types.DidChangeNotebookDocumentParams) -> None:
+        notebooks.did_change(state, params)
+
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_CLOSE)
+    def _(params: types.DidCloseNotebookDocumentParams) -> None:
+        notebooks.did_close(state, params)
+
+    @server.feature(acceptance.DID_SHOW)
+    def _(_params: Any) -> None:
+        """Whatever is answered counts as shown already."""
+
+    @server.feature(acceptance.DID_ACCEPT_PARTLY)
+    def _(params: Any) -> None:
+        acceptance.did_accept_partly(state, params)
+
+    @server.feature(acceptance.DID_FOCUS)
+    def _(params: Any) -> None:
+        acceptance.did_focus(state, params)
+
+    @server.feature(other_files.DID_COPY)
+    def _(params: Any) -> None:
+        other_files.did_copy(state, params)
+
+    @server.command(acceptance.ACCEPT_COMMAND)
+    def _(*arguments: Any) -> None:
+        acceptance.did_accept(state, arguments)
 
     @server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
     async def _(params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
@@ -202,16 +281,27 @@ def make_converter() -> Converter:
     return converter
 
 
-def _ask_configuration(server: Server, state: State) -> None:
-    """Ask an editor that only says that something has changed; the answer comes by itself."""
+def _add_menu(server: Server) -> None:
+    @server.feature(types.TEXT_DOCUMENT_COMPLETION, menu.options())
+    async def _(params: types.CompletionParams) -> types.CompletionList:
+        return await menu.completion(server.state, params)
+
+
+def _can_ask(server: Server) -> bool:
     workspace = server.client_capabilities.workspace
-    if workspace is None or not workspace.configuration:
+    return workspace is not None and bool(workspace.configuration)
+
+
+def _ask_configuration(server: Server, state: State) -> None:
+    """Ask an editor for its settings; the answer comes by itself."""
+    if not _can_ask(server):
         return
 
     def take(values: object) -> None:
-        sections = cast("list[object]", values) if isinstance(values, list) else []
+        sections = cast("Sequence[object]", values) if isinstance(values, list | tuple) else ()
         if sections:
             configuration.did_change_configuration(state, sections[0])
+        configuration.initialized(state)
 
     item = types.ConfigurationItem(section=SECTION)
     callback = cast("Callable[[Any], None]", take)

@@ -11,16 +11,22 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
+from lsp_server.acceptance import Acceptance, Fate
+from lsp_server.context.edits import EditLog
+from lsp_server.context.other_files import Copied, OtherFiles
 from lsp_server.debounce import KeystrokePace
 from lsp_server.documents import Document
 from lsp_server.engine_link import EngineLink, LinkListener, Timing
+from lsp_server.notebooks import Notebook
 from lsp_server.positions import Encoding
+from lsp_server.privacy import FileRules
 from lsp_server.settings import EngineSettings, Settings
-from lsp_server.trace_log import TraceLog, default_path
+from lsp_server.trace_log import TraceEvent, TraceLog, default_path
 from lsp_server.typing_session import TypingSession
 from lsp_server.upstream import UpstreamOpener
 from specengine.client import Client, EngineClient, UnixAddress
@@ -74,7 +80,11 @@ class OpenDocument:
 
     document: Document
     session: TypingSession
+    acceptance: Acceptance
     pace: KeystrokePace = field(default_factory=KeystrokePace)
+    edits: EditLog = field(default_factory=EditLog)
+    last_used: int = 0
+    """Tick of the last edit or request; a later one has a higher."""
 
 
 @dataclass
@@ -87,14 +97,27 @@ class State:
     settings: Settings = field(default_factory=Settings)
     initial_settings: Settings = field(default_factory=Settings)
     """What the editor said at the start; later changes are read on top of it."""
+    is_configured: bool = False
+    """The editor has sent settings when it started."""
+    is_begun: bool = False
+    """Trace and link have been started for the first time."""
     problems: list[str] = field(default_factory=list[str])
     """Mistakes in the settings, to be shown when the editor is ready."""
     encoding: Encoding = "utf-16"
     documents: dict[str, OpenDocument] = field(default_factory=dict[str, OpenDocument])
+    notebooks: dict[str, Notebook] = field(default_factory=dict[str, Notebook])
     link: EngineLink | None = None
     trace: TraceLog = field(default_factory=lambda: TraceLog(None, 0))
+    folders: list[Path] = field(default_factory=list[Path])
+    """Of the workspace."""
+    rules: FileRules = field(default_factory=FileRules)
+    other_files: OtherFiles = field(default_factory=OtherFiles)
+    copied: Copied | None = None
+    """The last thing that the user has copied, if the editor tells."""
+    _ticks: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _request_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _shown: set[str] = field(default_factory=set[str])
+    _ignored: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     _closing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     def now_ms(self) -> float:
@@ -104,6 +127,32 @@ class State:
     def next_request(self) -> int:
         """Return the number of a new request."""
         return next(self._request_numbers)
+
+    def next_tick(self) -> int:
+        """Return a number that is higher than all before."""
+        return next(self._ticks)
+
+    def set_rules(self) -> None:
+        """Read files by the rules of the settings, in the folders of the workspace."""
+        self.rules = FileRules(
+            self.settings.completion.ignored_files,
+            self.folders,
+            uses_gitignore=self.settings.privacy.use_gitignore,
+            clock=self.clock,
+        )
+
+    def is_ignored(self, document: Document) -> bool:
+        """Whether a rule forbids to read a document; the log says once which."""
+        reason = self.rules.why_ignored(document.path) if document.path is not None else ""
+        if reason and (document.uri, reason) not in self._ignored:
+            self._ignored.add((document.uri, reason))
+            self.editor.log(f"{document.name} is not read, because of {reason}")
+        return bool(reason)
+
+    def relative_path(self, path: Path) -> str:
+        """Return a path as the model sees it: from the workspace on, or the name alone."""
+        holders = [folder for folder in self.rules.folders if path.is_relative_to(folder)]
+        return path.relative_to(holders[0]).as_posix() if holders else path.name
 
     def show_once(self, key: str, text: str, level: Level) -> None:
         """Show a message unless one of this cause was shown before; log it in any case."""
@@ -115,13 +164,24 @@ class State:
     def open(self, document: Document) -> None:
         """Take a document in; an editor may open one again without closing it."""
         self.close(document.uri)
-        call_later = asyncio.get_running_loop().call_later
-        self.documents[document.uri] = OpenDocument(document, TypingSession(call_later))
+        self.documents[document.uri] = self._opened(document, lambda: document.text)
+
+    def open_cells(self, notebook: Notebook) -> None:
+        """Take the cells of a notebook in; those of one language have one session."""
+        for cell in notebook.cells:
+            self.close(cell.uri)
+        shared: dict[str, OpenDocument] = {}
+        for cell in notebook.cells:
+            read = partial(notebook.text, cell.language)
+            opened = shared.setdefault(cell.language, self._opened(cell, read))
+            self.documents[cell.uri] = replace(opened, document=cell)
 
     def close(self, uri: str) -> None:
         """Forget a document, and end what goes on in it."""
         if (opened := self.documents.pop(uri, None)) is not None:
             opened.session.close()
+            opened.acceptance.close()
+            self.other_files.forget(uri)
 
     def start_link(self) -> None:
         """Connect to the engine that the settings name, in the place of any other."""
@@ -136,11 +196,41 @@ class State:
         trace = self.settings.trace
         path = self._trace_path(trace.path) if trace.enabled else None
         on_line = self.editor.log if trace.enabled else None
-        self.trace = TraceLog(path, trace.max_bytes, on_line)
+        self.trace = TraceLog(path, trace.max_bytes, on_line, session=self.trace.session)
+
+    def _opened(self, document: Document, read_text: Callable[[], str]) -> OpenDocument:
+        call_later = asyncio.get_running_loop().call_later
+        note = partial(self.write_fate, document.language)
+        return OpenDocument(
+            document,
+            TypingSession(call_later),
+            Acceptance(note, read_text, call_later, self.clock),
+            last_used=self.next_tick(),
+        )
+
+    def write_fate(self, language: str, fate: Fate) -> None:
+        """Write what became of a suggestion."""
+        client = self.link.client if self.link is not None else None
+        status = client.status if client is not None else None
+        model, drafter = (status.model, status.drafter) if status is not None else ("", "")
+        event = TraceEvent(
+            self.trace.session,
+            fate.request,
+            time.time(),
+            fate.event,
+            language,
+            model,
+            drafter,
+            fate.chars,
+            fate.num,
+            fate.after_s,
+        )
+        self.trace.write_event(event)
 
     async def shut_down(self) -> None:
         """End all runs and the connection; the engine stays."""
         for opened in self.documents.values():
+            opened.acceptance.close()
             opened.session.drop_ahead()
             opened.session.drop_run(CancelCause.DISCONNECT)
         if self.link is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,6 +68,8 @@ class TraceRecord(msgspec.Struct):
     request: int
     time: float
     """Seconds since the epoch when the request came."""
+    session: str = ""
+    """Of the language server; requests are counted in it."""
     document_version: int = -1
     language: str = ""
     trigger: str = ""
@@ -97,6 +100,26 @@ class TraceRecord(msgspec.Struct):
         self.ms.draft, self.ms.verify = done.ms.draft, done.ms.verify
         if isinstance(done, UpstreamDone):
             self.upstream = dict(done.counters)
+
+
+class TraceEvent(msgspec.Struct):
+    """What became of a suggestion; a line of its own, which has ``event``."""
+
+    session: str
+    request: int
+    """The one that showed the suggestion first, of this session."""
+    time: float
+    event: str
+    """shown, accepted, partly_accepted, or kept: compared some time after it was accepted."""
+    language: str
+    model: str
+    drafter: str
+    chars: int
+    """Of the suggestion; of what was accepted, for ``kept``."""
+    num: int = 0
+    """Characters that were accepted, or that are still there."""
+    after_s: float = 0.0
+    """From showing to accepting, or from accepting to comparing."""
 
 
 def default_path() -> Path:
@@ -133,6 +156,15 @@ def readable(record: TraceRecord) -> str:
     return line
 
 
+def readable_event(event: TraceEvent) -> str:
+    """Return what became of a suggestion as one line for people."""
+    what = event.event.replace("_", " ")
+    line = f"suggestion {event.request} {what}"
+    if event.event == "shown":
+        return f"{line}: {event.chars} characters"
+    return f"{line}: {event.num} of {event.chars} characters after {event.after_s:.1f} s"
+
+
 @dataclass
 class TraceLog:
     """Appends records. Several language servers may write the same file."""
@@ -144,14 +176,28 @@ class TraceLog:
     """Called with the readable line of each record."""
     _has_failed: bool = field(default=False, repr=False)
 
+    session: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Tells the lines of one language server from those of others."""
+
     def write(self, record: TraceRecord) -> None:
         """Write one record; a file that cannot be written is reported once and then left alone."""
+        record.session = self.session
+        self._write(readable(record), encode_record(record))
+
+    def write_event(self, event: TraceEvent) -> None:
+        """Write what became of a suggestion."""
+        rounded = msgspec.structs.replace(
+            event, session=self.session, time=round(event.time, 3), after_s=round(event.after_s, 3)
+        )
+        self._write(readable_event(event), msgspec.json.encode(rounded) + b"\n")
+
+    def _write(self, shown: str, line: bytes) -> None:
         if self.on_line is not None:
-            self.on_line(readable(record))
+            self.on_line(shown)
         if self.path is None or self._has_failed:
             return
         try:
-            _append(self.path, encode_record(record), self.max_bytes)
+            _append(self.path, line, self.max_bytes)
         except (OSError, ValueError) as error:  # ValueError: a null character in the path
             self._has_failed = True
             logger.warning("trace file %s cannot be written, so it is off: %s", self.path, error)

@@ -22,6 +22,7 @@ from lsp_server.postprocess import stream_end, to_lf
 from lsp_server.prompt import Anchor, Budget, Prompt
 from lsp_server.stop_rules import opening_len
 from lsp_server.suggestion_cache import Suggestion, SuggestionCache
+from lsp_server.trouble import log_trouble
 from lsp_server.typed import Typed
 from specengine.client import Client
 from specengine.errors import InternalFault, SpecEngineError
@@ -179,8 +180,8 @@ class Run:
                 self._take_done(done)
         except SpecEngineError as error:
             self.error = error
-        except Exception:
-            logger.exception("a run failed")
+        except Exception as error:
+            log_trouble(logger, "a run failed", error)
             self.error = InternalFault("the suggestion could not be followed.")
         finally:
             self._is_ended = True

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fnmatch
 import logging
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from lsprotocol import types
 
 from lsp_server.block import Scope
 from lsp_server.documents import Document, Snapshot
+from lsp_server.features.acceptance import note_shown
+from lsp_server.features.other_files import build_whole_prompt
 from lsp_server.occasion import is_after_end, is_generated, is_inside_word, is_minified
 from lsp_server.place import Place
 from lsp_server.postprocess import num_covered, postprocess, with_line_ends
-from lsp_server.prompt import Budget, Prompt, build_prompt
+from lsp_server.prompt import Budget, Prompt
 from lsp_server.questions import as_alternative, make_question, place_of, plan_behind, site_of
 from lsp_server.state import OpenDocument, State
 from lsp_server.suggestion_cache import Suggestion
 from lsp_server.syntax import grammar_of
 from lsp_server.trace_log import Outcome, TraceRecord
+from lsp_server.trouble import log_trouble
 from lsp_server.typed import Typed
 from lsp_server.typing_session import Lookahead, Question, Run, RunPlan, Ticket
 from specengine.client import Client
@@ -36,8 +37,6 @@ from specengine.errors import EngineUnavailable, SpecEngineError
 from specengine.protocol import Done
 
 logger = logging.getLogger(__name__)
-
-READ_ONLY_SCHEMES: Final = frozenset(("git", "output", "debug", "vscode-scm", "review", "gitlens"))
 
 
 async def inline_completion(
@@ -50,7 +49,10 @@ async def inline_completion(
     record.trigger = "invoked" if is_invoked else "automatic"
     request = _Request(state, params, record)
     try:
-        return await request.answer()
+        answer = await request.answer()
+        if answer is not None:
+            note_shown(state, record.request, params, answer)
+        return answer
     except asyncio.CancelledError:
         _conclude(record, Outcome.CANCELLED, "client")
         raise
@@ -58,9 +60,9 @@ async def inline_completion(
         _conclude(record, Outcome.ERROR, error.code)
         if not isinstance(error, EngineUnavailable):  # the link tells that, once for all requests
             state.show_once(error.code, str(error), "warning")
-    except Exception:
+    except Exception as error:
         _conclude(record, Outcome.ERROR, "internal")
-        logger.exception("request %d failed", record.request)
+        log_trouble(logger, f"request {record.request} failed", error)
     finally:
         record.ms.total = state.now_ms() - started_ms
         request.write_record()
@@ -254,10 +256,7 @@ class _Request:
         budget = self._budget()
 
         def build() -> Prompt:
-            prompt, opened.session.anchor = build_prompt(
-                snapshot, grammar_of(snapshot.language), budget, opened.session.anchor
-            )
-            return prompt
+            return build_whole_prompt(self.state, opened, snapshot, budget)
 
         follows = self.state.settings.completion.follow_typing
         prompt = opened.session.prompt_at(snapshot.cursor, budget, build) if follows else build()
@@ -356,9 +355,9 @@ def exit_before(state: State, document: Document, snapshot: Snapshot) -> str:
         return "disabled"
     if document.is_oversized:
         return "file_too_large"
-    if document.uri.partition(":")[0] in READ_ONLY_SCHEMES:
+    if document.is_read_only:
         return "read_only"
-    if any(fnmatch.fnmatch(document.name, pattern) for pattern in completion.ignored_files):
+    if state.is_ignored(document):
         return "ignored_file"
     if is_inside_word(snapshot.before, snapshot.rest):
         return "inside_word"

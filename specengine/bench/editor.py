@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
@@ -75,7 +75,7 @@ class Editor:
             return None
 
         @client.feature("specengine/status")
-        def _(params: object) -> None:
+        def _(params: Any) -> None:
             """The progress and the log say the same."""
 
         @client.feature(types.PROGRESS)

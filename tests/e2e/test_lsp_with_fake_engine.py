@@ -34,6 +34,7 @@ class Editor:
         self.client = client
         self.engine = engine
         self.trace_path = folder / "trace.jsonl"
+        self.settings: dict[str, object] = {}
         self.version = 0
         self.messages: asyncio.Queue[str] = asyncio.Queue()
         self.logs: asyncio.Queue[str] = asyncio.Queue()
@@ -57,19 +58,20 @@ class Editor:
         def _(params: types.ProgressParams) -> None:
             self.progress.put_nowait(cast("dict[str, object]", params.value))
 
-    async def start(self, options: dict[str, object] | None = None) -> None:
+    async def start(self, options: dict[str, object] | None, *, is_asked: bool) -> None:
         started = time.perf_counter()
         environment = {**os.environ, "PYTHONWARNINGS": "error"}
         await self.client.start_io(
             sys.executable, "-m", "lsp_server.cli", env=environment, limit=2**24
         )
-        settings: dict[str, object] = {
+        self.settings = {
             "engine": {"socket": str(self.engine.path)},
             "completion": {"maxDebounceMs": 0, "lookAhead": False},
             "trace": {"path": str(self.trace_path)},
             **(options or {}),
         }
         capabilities = types.ClientCapabilities(
+            workspace=types.WorkspaceClientCapabilities(configuration=is_asked),
             window=types.WindowClientCapabilities(work_done_progress=True),
             general=types.GeneralClientCapabilities(
                 position_encodings=[types.PositionEncodingKind.Utf8]
@@ -79,7 +81,9 @@ class Editor:
             ),
         )
         result = await self.client.initialize_async(
-            types.InitializeParams(capabilities, initialization_options=settings)
+            types.InitializeParams(
+                capabilities, initialization_options=None if is_asked else self.settings
+            )
         )
         self.initialize_s = time.perf_counter() - started
         self.capabilities = result.capabilities
@@ -146,15 +150,22 @@ def play(
     folder: Path,
     scene: Callable[[Editor, FakeEngine], Awaitable[None]],
     options: dict[str, object] | None = None,
+    *,
+    prepare: Callable[[Editor], None] = lambda editor: None,
+    is_asked: bool = False,
 ) -> Editor:
-    """Run a scene with a started server and engine; return the editor when all has ended."""
+    """Run a scene with a started server and engine; return the editor when all has ended.
+
+    ``is_asked``: the editor tells its settings only when it is asked.
+    """
 
     @contextlib.asynccontextmanager
     async def stage() -> AsyncIterator[Editor]:
         engine = FakeEngine(folder / "engine.sock")
         await engine.listen()
         editor = Editor(LanguageClient("test", "1"), engine, folder)
-        await editor.start(options)
+        prepare(editor)
+        await editor.start(options, is_asked=is_asked)
         try:
             yield editor
         finally:

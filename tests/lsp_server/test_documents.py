@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from lsp_server.documents import MAX_DOCUMENT_CHARS, Document, Edit
+from lsp_server.documents import MAX_DOCUMENT_CHARS, Document, Edit, path_of
 from lsp_server.positions import Encoding, replace_surrogates
 
 TEXTS = st.text(st.sampled_from("ab\n\r é😀"), max_size=12)
@@ -109,3 +111,34 @@ def test_line_end_is_that_of_the_cursor(text: str, eol: str):
 
 def test_name_is_the_last_part_of_the_uri():
     assert document("").name == "a b.py"
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///a%20b/c.py", "/a b/c.py"),
+        ("untitled:/x/.env", "/x/.env"),
+        ("vscode-notebook-cell:/n.ipynb#W0", "/n.ipynb"),
+        ("untitled:Untitled-1", None),
+        ("c:3", None),
+        ("file:///a%00b", None),
+        ("http://[x", None),
+        ("", None),
+    ],
+)
+def test_path_is_what_the_uri_names(uri: str, path: str | None):
+    assert path_of(uri) == (None if path is None else Path(path))
+
+
+def test_line_starts_are_the_same_with_and_without_carriage_returns():
+    text = "a\n\nb\n"
+    plain, mixed = document(text), document(text + "c\rd\r\n")
+    for line in range(3):
+        at = types.Position(line, 0)
+        assert plain.offset(at) == mixed.offset(at)
+    assert mixed.offset(types.Position(4, 0)) == len(text) + 2
+    assert mixed.offset(types.Position(5, 0)) == len(text) + 5
+
+
+def test_fifty_thousand_long_lines_are_kept():
+    assert not document(("x" * 79 + "\n") * 50_000).is_oversized

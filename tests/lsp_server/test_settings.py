@@ -39,7 +39,9 @@ def test_unknown_key_names_the_nearest():
 
 def test_key_like_no_other_names_them_all():
     _, problems = read_settings({"zzz": 1})
-    assert problems == ["unknown setting zzz; known: engine, completion, context, trace."]
+    assert problems == [
+        "unknown setting zzz; known: engine, upstream, completion, context, privacy, trace."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -86,3 +88,10 @@ def test_every_setting_is_documented():
         for entry in fields(group):
             index = next(i for i, line in enumerate(lines) if line.startswith(f"    {entry.name}:"))
             assert lines[index + 1].startswith('    """'), entry.name
+
+
+def test_value_that_is_none_of_the_few_allowed_is_refused():
+    settings, problems = read_settings({"context": {"otherFiles": "sometimes"}})
+    assert settings == Settings()
+    assert problems == ["setting context.other_files cannot be 'sometimes'; 'auto' is used."]
+    assert read_settings({"context": {"otherFiles": "never"}})[1] == []

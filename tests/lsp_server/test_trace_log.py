@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from lsp_server.trace_log import Outcome, TraceLog, TraceRecord, default_path, readable
+from lsp_server.trace_log import (
+    Outcome,
+    TraceEvent,
+    TraceLog,
+    TraceRecord,
+    default_path,
+    readable,
+    readable_event,
+)
 from specengine.protocol import Done, PhaseTimes, StopReason, TokenCounts
 
 
@@ -30,7 +39,8 @@ def test_line_has_the_stable_fields_and_no_text(tmp_path: Path):
     assert "secret" not in line
     data = json.loads(line)
     assert set(data) == {
-        "request", "time", "session", "document_version", "language", "trigger", "scope", "outcome", "exit",
+        "request", "time", "session", "document_version", "language", "trigger", "scope",
+        "outcome", "exit",
         "model", "drafter", "drafting", "ms", "tokens", "steps", "late_steps", "upstream",
     }  # fmt: skip
     assert list(data["ms"]) == [
@@ -115,3 +125,40 @@ def test_line_for_people_leaves_out_what_did_not_happen():
 def test_default_file_is_in_the_users_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_path().name == "trace.jsonl"
+
+
+CLIENTS_PATTERN = r"^#\d+ v(-?\d+) .*?: ([a-z]+)(?: \([^)]*\))? (\d+) ms"
+"""How clients read the line; another shape breaks those that are installed."""
+
+
+def test_line_for_people_has_the_shape_that_clients_parse():
+    source = Path(__file__).parents[2] / "editors" / "vscode" / "src" / "latencyTrace.ts"
+    assert f"/{CLIENTS_PATTERN}/" in source.read_text()
+    for outcome in Outcome:
+        made = record()
+        made.outcome, made.document_version, made.trigger = outcome, -1, "automatic"
+        made.exit = "stopped"
+        match = re.search(CLIENTS_PATTERN, readable(made))
+        assert match is not None
+        assert match.groups() == ("-1", outcome.value, "12")
+
+
+def test_line_of_an_event_is_not_taken_for_one_of_a_request():
+    for what in ("shown", "accepted", "partly_accepted", "kept"):
+        line = readable_event(TraceEvent("s", 3, 1.0, what, "go", "m", "d", 9, 7, 1.25))
+        assert re.search(CLIENTS_PATTERN, line) is None
+    assert line == "suggestion 3 kept: 7 of 9 characters after 1.2 s"
+
+
+def test_event_is_a_line_of_its_own_with_the_session_of_its_request(tmp_path: Path):
+    path = tmp_path / "trace.jsonl"
+    log = TraceLog(path, 10_000)
+    log.write(record())
+    log.write_event(TraceEvent("", 1, 1.23456, "accepted", "go", "m", "d", 9, 7, 1.23456))
+    request, event = map(json.loads, path.read_text().splitlines())
+    assert "event" not in request
+    assert event == {
+        "session": log.session, "request": 1, "time": 1.235, "event": "accepted",
+        "language": "go", "model": "m", "drafter": "d", "chars": 9, "num": 7, "after_s": 1.235,
+    }  # fmt: skip
+    assert request["session"] == event["session"]

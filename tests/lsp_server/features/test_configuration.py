@@ -110,3 +110,49 @@ def test_trace_path_of_nobody_is_told_and_the_engine_is_connected(links: Links, 
     assert links.num_starts == 1
     (message,) = shown(state)
     assert "trace.path" in message
+
+
+def folders(**given: object) -> list[Path]:
+    params = types.InitializeParams(types.ClientCapabilities(), **given)  # type: ignore[arg-type]
+    return configuration.folders_of(params)
+
+
+def test_folders_of_the_workspace_are_told_in_three_ways():
+    several = [
+        types.WorkspaceFolder("file:///a%20b", "a"),
+        types.WorkspaceFolder("untitled:x", "x"),
+    ]
+    assert folders(workspace_folders=several, root_uri="file:///c") == [Path("/a b")]
+    assert folders(root_uri="file:///c", root_path="/d") == [Path("/c")]
+    assert folders(root_path="/d") == [Path("/d")]
+    assert folders() == []
+
+
+def test_folders_come_and_go(state: State):
+    event = types.WorkspaceFoldersChangeEvent(
+        [types.WorkspaceFolder("file:///new", "n")], [types.WorkspaceFolder("file:///old", "o")]
+    )
+    state.folders = [Path("/old"), Path("/kept")]
+    configuration.did_change_folders(state, types.DidChangeWorkspaceFoldersParams(event))
+    assert state.folders == [Path("/kept"), Path("/new")]
+    assert state.rules.folders == (Path("/kept"), Path("/new"))
+
+
+def test_rules_follow_the_settings(state: State, tmp_path: Path):
+    assert not state.rules.why_ignored(tmp_path / "a.sql")
+    configuration.did_change_configuration(state, {"completion": {"ignoredFiles": ["*.sql"]}})
+    assert state.rules.why_ignored(tmp_path / "a.sql")
+
+
+def test_settings_that_come_before_the_beginning_start_nothing(links: Links):
+    """An editor that is asked for its settings answers before the engine is started."""
+    state = State(QuietEditor(), EngineReporter())
+    params = types.InitializeParams(types.ClientCapabilities())
+    configuration.initialize(state, params, "utf-8")
+    assert not state.is_configured
+    configuration.did_change_configuration(state, {"engine": {"model": "m"}})
+    assert links.num_starts == 0
+    configuration.initialized(state)
+    configuration.initialized(state)
+    assert links.num_starts == 1
+    assert state.settings.engine.model == "m"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from lsprotocol import types
 
-from lsp_server.documents import Document
+from lsp_server.documents import MAX_DOCUMENT_CHARS, Document
 from lsp_server.features.document_sync import did_close
 from lsp_server.settings import CompletionSettings, Settings
 from specengine.protocol import EngineState, StopReason
@@ -22,7 +22,7 @@ from tests.lsp_server.stage import URI, Stage, play, texts
     [
         (URI, "value", (0, 2), "inside_word"),
         (URI, " \n ", (0, 0), "empty_document"),
-        (URI, "x" * (2 * 2**20 + 1), (0, 0), "file_too_large"),
+        (URI, "x" * (MAX_DOCUMENT_CHARS + 1), (0, 0), "file_too_large"),
         ("file:///project/.env.local", "KEY=", (0, 4), "ignored_file"),
         ("file:///home/id_rsa", "x", (0, 1), "ignored_file"),
         ("git:/project/main.py", "x", (0, 1), "read_only"),
