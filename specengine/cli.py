@@ -52,9 +52,18 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands.add_parser("bench", help="measure on this machine"))
     _add_check(commands.add_parser("check", help="hold a promise against this machine"))
     _add_train(commands.add_parser("train", help="train an adapter or a head"))
+    _add_trace(commands.add_parser("trace", help="say what the language server's trace tells"))
     demo = commands.add_parser("demo", help="type into a real file through the language server")
     demo.set_defaults(run=_demo)
     return parser
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE", help="default: where the server writes"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page there")
+    parser.set_defaults(run=_trace)
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -402,6 +411,19 @@ def _benchmark_texts() -> list[str]:
     from specengine.bench.workloads import load_problems
 
     return [problem.prompt + problem.canonical_solution for problem in load_problems()]
+
+
+def _trace(options: argparse.Namespace) -> None:
+    from specengine.trace.page import write_page
+    from specengine.trace.reading import default_path, read_trace
+    from specengine.trace.summary import summarise
+    from specengine.trace.table import as_lines
+
+    trace = read_trace(options.file or default_path())
+    print("\n".join(as_lines(summarise(trace))))
+    if options.html is not None:
+        write_page(trace, options.html)
+        print(f"\nThe page is in {options.html}")
 
 
 def _demo(options: argparse.Namespace) -> None:

@@ -1,0 +1,1 @@
+"""What the language server's trace tells: read, summed up, shown."""
