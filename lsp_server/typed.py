@@ -33,8 +33,10 @@ class Typed:
 
     def after(self, edit: Edit) -> Typed | None:
         """Return what is there after an edit, or None if it changed something else."""
-        if not self.start <= edit.start <= self.cursor <= edit.end:
+        if not self.start <= edit.start <= self.cursor:
             return None
+        if edit.end < self.cursor:
+            return self._after_inside(edit)
         num_passed = edit.end - self.cursor
         removed = self.text[edit.start - self.start :]
         kept, closers = self.text[: edit.start - self.start], self.closers[num_passed:]
@@ -46,6 +48,13 @@ class Typed:
             return Typed(self.start, kept + opener, closer + closers)
         is_passed = edit.text.endswith(self.closers[:num_passed]) or not edit.text
         return Typed(self.start, kept + edit.text, closers) if is_passed else None
+
+    def _after_inside(self, edit: Edit) -> Typed | None:
+        """Editors move an ``else`` to the left by themselves, and the cursor with it."""
+        begin, end = edit.start - self.start, edit.end - self.start
+        if not _is_balanced(self.text[begin:end], self.closers, 0):
+            return None
+        return Typed(self.start, self.text[:begin] + edit.text + self.text[end:], self.closers)
 
 
 def _is_balanced(removed: str, closers: str, num_passed: int) -> bool:

@@ -26,6 +26,7 @@ PAIR = Typed(10, "f(", ")")
         (PAIR, Edit(12, 13, "x)"), Typed(10, "f(x)")),
         (PAIR, Edit(11, 13, ""), Typed(10, "f")),
         (Typed(10, "f(x", ")"), Edit(12, 13, ""), PAIR),
+        (Typed(10, "\n        else:"), Edit(11, 15, ""), Typed(10, "\n    else:")),
     ],
 )
 def test_edit_at_the_cursor_goes_on(typed: Typed, edit: Edit, expected: Typed):
@@ -39,7 +40,7 @@ def test_edit_at_the_cursor_goes_on(typed: Typed, edit: Edit, expected: Typed):
         (Typed(10), Edit(9, 9, "a")),
         (Typed(10), Edit(11, 11, "a")),
         (Typed(10, "a"), Edit(9, 11, "")),
-        (Typed(10, "abc"), Edit(11, 12, "")),
+        (Typed(10, "f(x", ")"), Edit(10, 12, "")),
         (Typed(10), Edit(10, 12, "a")),
         (PAIR, Edit(12, 14, ")")),
         (PAIR, Edit(12, 13, "x")),
@@ -49,7 +50,7 @@ def test_edit_at_the_cursor_goes_on(typed: Typed, edit: Edit, expected: Typed):
         "before",
         "behind",
         "over the place itself",
-        "inside",
+        "an opener inside goes and its closer stays",
         "over what stood behind the cursor",
         "over more than was closed",
         "the closer is replaced by something else",
