@@ -66,6 +66,8 @@ class _Shown:
     is_over: bool = False
     """It has left the screen, or is accepted."""
     is_accepted: bool = False
+    num_announced: int = 0
+    """Characters that the editor says are accepted and that no edit has brought yet."""
 
 
 @dataclass
@@ -109,20 +111,18 @@ class Acceptance:
                 self._follow(self._shown, edit)
 
     def accept(self, request: int) -> None:
-        """The editor says that a suggestion was accepted."""
-        shown = self._shown
-        if shown is None or request not in shown.requests or shown.is_accepted:
-            return
-        self._take(shown, shown.texts[0], shown.cursor, is_whole=True)
+        """The editor says that a suggestion was accepted; before or behind its edit."""
+        shown = self._shown_by(request)
+        if shown is not None:
+            self._announce(shown, shown.texts[0], is_whole=True)
 
-    def accept_partly(self, request: int, num: int) -> None:
-        """The editor says that the beginning of a suggestion was accepted, up to a length."""
-        shown = self._shown
-        if shown is None or request not in shown.requests or shown.is_accepted:
-            return
-        done = shown.chars - len(shown.texts[0])
-        if num > done:  # else the edit has said it
-            self._take(shown, shown.texts[0][: num - done], shown.cursor, is_whole=False)
+    def accept_partly(self, request: int, item: str, num_left: int) -> None:
+        """The editor says that an item was accepted but for so many characters at its end."""
+        shown = self._shown_by(request)
+        rests = [text for text in shown.texts if item.endswith(text)] if shown is not None else []
+        if shown is not None and rests and len(rests[0]) > num_left:  # else the edit has said it
+            part = rests[0][: len(rests[0]) - num_left]
+            self._announce(shown, part, is_whole=num_left == 0)
 
     def close(self) -> None:
         """The document is closed: what was accepted is compared now."""
@@ -141,19 +141,37 @@ class Acceptance:
             shown.is_over = True
             shown.cursor = _moved_end(shown.cursor, edit)
             return
-        is_key = len(typed) < LEAST_PIECE
-        if not is_key:
-            self._take(shown, typed, shown.cursor, is_whole=typed in going_on)
+        if shown.num_announced:
+            shown.num_announced = max(0, shown.num_announced - len(typed))
+            self._watch(shown, typed)
+        elif len(typed) >= LEAST_PIECE:
+            self._tell(shown, typed, is_whole=typed in going_on)
+            self._watch(shown, typed)
         shown.cursor += len(typed)
         shown.texts = [text[len(typed) :] for text in going_on]
-        shown.is_over = shown.is_accepted or not all(shown.texts)
+        shown.is_over = not all(shown.texts)
 
-    def _take(self, shown: _Shown, text: str, start: int, *, is_whole: bool) -> None:
+    def _shown_by(self, request: int) -> _Shown | None:
+        shown = self._shown
+        is_open = shown is not None and request in shown.requests and not shown.is_accepted
+        return shown if is_open else None
+
+    def _announce(self, shown: _Shown, text: str, *, is_whole: bool) -> None:
+        self._tell(shown, text, is_whole=is_whole)
+        if shown.is_over:
+            self._watch(shown, text)
+        else:
+            shown.num_announced = len(text)
+
+    def _tell(self, shown: _Shown, text: str, *, is_whole: bool) -> None:
         shown.is_accepted = is_whole
-        now_s = self.clock()
         event = "accepted" if is_whole else "partly_accepted"
-        self.on_fate(Fate(event, shown.request, shown.chars, len(text), now_s - shown.since_s))
-        accepted = _Accepted(shown.request, text, start, start + len(text), now_s)
+        after_s = self.clock() - shown.since_s
+        self.on_fate(Fate(event, shown.request, shown.chars, len(text), after_s))
+
+    def _watch(self, shown: _Shown, text: str) -> None:
+        start = shown.cursor
+        accepted = _Accepted(shown.request, text, start, start + len(text), self.clock())
         accepted.timer = self.call_later(KEPT_AFTER_S, lambda: self._compare(accepted))
         self._accepted.append(accepted)
 

@@ -12,6 +12,7 @@ from typing import Final, cast
 from lsprotocol import types
 
 from lsp_server.documents import Document
+from lsp_server.positions import chars_from_units
 from lsp_server.state import State
 
 ACCEPT_COMMAND: Final = "specengine.didAcceptCompletionItem"
@@ -49,10 +50,13 @@ def did_accept(state: State, arguments: tuple[object, ...]) -> None:
 def did_accept_partly(state: State, params: object) -> None:
     """The beginning of an item has been accepted; its length counts as the editor's columns do."""
     request = _request_of(params)
+    text = getattr(getattr(params, "item", None), "insertText", None)
     length = getattr(params, "acceptedLength", None)
-    if request is not None and isinstance(length, int):
-        for opened in state.documents.values():
-            opened.acceptance.accept_partly(request, length)
+    if request is None or not isinstance(text, str) or not isinstance(length, int):
+        return
+    num_left = len(text) - chars_from_units(text, length, state.encoding)
+    for opened in state.documents.values():
+        opened.acceptance.accept_partly(request, text, num_left)
 
 
 def did_focus(state: State, params: object) -> None:

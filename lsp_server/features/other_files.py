@@ -134,7 +134,7 @@ def _imported(
     known = {Path(p) for file in state.documents.values() if (p := file.document.path)}
     found = 0
     for candidate in imported_paths(snapshot.text, snapshot.language, path, state.rules.folders):
-        if found == MAX_IMPORTED:
+        if found >= MAX_IMPORTED:
             return
         if candidate in known:
             continue

@@ -110,13 +110,13 @@ def test_accepted_suggestion_is_told_by_edit_and_command(tmp_path: Path):
     assert "return" not in editor.trace_path.read_text()
 
 
-@pytest.mark.parametrize("arguments", [None, [], ["x"], [10**30], [[1]], [None], [-1]])
-def test_command_with_other_arguments_does_nothing(tmp_path: Path, arguments: list[object] | None):
+def test_command_with_other_arguments_does_nothing(tmp_path: Path):
     async def scene(editor: Editor, engine: FakeEngine) -> None:
         item = await shown_item(editor, engine, "return a + b")
         assert item.command is not None
-        params = types.ExecuteCommandParams(item.command.command, arguments)
-        await editor.client.workspace_execute_command_async(params)
+        for arguments in (None, [], ["x"], [10**30], [[1]], [None], [-1]):
+            params = types.ExecuteCommandParams(item.command.command, arguments)
+            await editor.client.workspace_execute_command_async(params)
 
     assert events(play(tmp_path, scene)) == [("shown", 0, 12)]
 
@@ -147,20 +147,20 @@ def test_what_clients_of_copilot_add_is_taken(tmp_path: Path):
     assert events(play(tmp_path, scene))[:2] == [("shown", 0, 12), ("partly_accepted", 6, 12)]
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
+def test_odd_notifications_change_nothing(tmp_path: Path):
+    methods = (
         "textDocument/didFocus",
         "textDocument/didShowCompletion",
         "textDocument/didPartiallyAcceptCompletion",
         "specengine/didCopy",
         "specengine/unknown",
-    ],
-)
-@pytest.mark.parametrize("params", [None, {}, {"item": None}, {"item": {"command": 3}}, [1]])
-def test_odd_notifications_change_nothing(tmp_path: Path, method: str, params: object):
+    )
+    odd: list[object] = [None, {}, {"item": None}, {"item": {"command": 3}}, [1], {"uri": 3}]
+
     async def scene(editor: Editor, engine: FakeEngine) -> None:
-        editor.client.protocol.notify(method, params)
+        for method in methods:
+            for params in odd:
+                editor.client.protocol.notify(method, params)
         item = await shown_item(editor, engine, "return a + b")
         assert item.insert_text == "return a + b"
         assert editor.messages.qsize() == 0
@@ -277,31 +277,30 @@ def test_several_cursors_get_an_answer_for_the_one_that_asks(tmp_path: Path):
     play(tmp_path, scene)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "line", "character"),
-    [
-        ("fifty thousand lines", "x = 1\n" * 50_000, 25_000, 5),
-        ("a line of a megabyte", "x = '" + "a" * 2**20 + "'", 0, 2**20 + 6),
-        ("a wide megabyte", "x = '" + "😀" * 2**18 + "'", 0, 4 * 2**18 + 6),
-        ("beyond the last line", "x = 1\ny = ", 999_999, 999_999),
-        ("beyond the line's end", "y =\n", 0, 999_999),
-        ("the largest numbers", "y = ", 2**31 - 1, 2**31 - 1),
-    ],
-)
-def test_large_files_and_wild_positions_are_answered(
-    tmp_path: Path, name: str, text: str, line: int, character: int
-):
+LARGE = [
+    ("fifty thousand lines", "x = 1\n" * 50_000, 25_000, 5),
+    ("a line of a megabyte", "x = '" + "a" * 2**20 + "'", 0, 2**20 + 6),
+    ("a wide megabyte", "x = '" + "😀" * 2**18 + "'", 0, 4 * 2**18 + 6),
+    ("beyond the last line", "x = 1\ny = ", 999_999, 999_999),
+    ("beyond the line's end", "y =\n", 0, 999_999),
+    ("the largest numbers", "y = ", 2**31 - 1, 2**31 - 1),
+]
+
+
+def test_large_files_and_wild_positions_are_answered(tmp_path: Path):
     async def scene(editor: Editor, engine: FakeEngine) -> None:
-        editor.open(text, "file:///project/big.py")
-        answer = editor.ask(line, character, "file:///project/big.py")
+        for name, text, line, character in LARGE:
+            uri = f"file:///project/{name}.py"
+            editor.open(text, uri)
+            answer = editor.ask(line, character, uri)
 
-        async def write() -> None:
-            (await engine.next_request()).answer(" + 2")
+            async def write() -> None:
+                (await engine.next_request()).answer(" + 2")
 
-        writing = asyncio.ensure_future(write())
-        assert await answer is not None
-        writing.cancel()
-        await asyncio.wait([writing])
+            writing = asyncio.ensure_future(write())
+            assert await answer is not None, name
+            writing.cancel()
+            await asyncio.wait([writing])
         assert (await shown_item(editor, engine, "pass")).insert_text == "pass"
 
     play(tmp_path, scene)

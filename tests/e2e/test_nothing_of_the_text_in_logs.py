@@ -100,6 +100,7 @@ class Wire:
 
     async def _messages(self) -> AsyncIterator[dict[str, object]]:
         assert self.process.stdout is not None
+        length = 0
         while header := await self.process.stdout.readline():
             if header.lower().startswith(b"content-length"):
                 length = int(header.split(b":")[1])

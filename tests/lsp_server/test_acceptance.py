@@ -148,8 +148,43 @@ def test_command_tells_what_the_edits_did_not(desk: Desk):
 
 def test_notification_of_a_part_says_nothing_new_behind_the_edit(desk: Desk):
     desk.edit(4, 4, "one")
-    desk.acceptance.accept_partly(7, 3)
+    desk.acceptance.accept_partly(7, "one + two", 6)
     assert desk.told[1:] == [("partly_accepted", 3, 9)]
+
+
+@pytest.mark.parametrize(
+    ("num_left", "event", "num"), [(6, "partly_accepted", 3), (0, "accepted", 9)]
+)
+def test_edit_says_nothing_new_behind_the_notification(
+    desk: Desk, num_left: int, event: str, num: int
+):
+    desk.acceptance.accept_partly(7, "one + two", num_left)
+    desk.edit(4, 4, "one + two"[:num])
+    assert desk.told[1:] == [(event, num, 9)]
+    desk.wait()
+    assert desk.told[2:] == [("kept", num, num)]
+
+
+def test_command_may_come_before_the_edit(desk: Desk):
+    desk.acceptance.accept(7)
+    desk.edit(4, 4, "one + two")
+    assert desk.told[1:] == [("accepted", 9, 9)]
+    desk.wait()
+    assert desk.told[2:] == [("kept", 9, 9)]
+
+
+def test_part_of_a_rest_that_is_shown_behind_what_was_typed(desk: Desk):
+    desk.edit(4, 4, "o")
+    desk.acceptance.show(8, ["ne + two"], 5)
+    desk.acceptance.accept_partly(8, "ne + two", 6)
+    desk.edit(5, 5, "ne")
+    assert desk.told[1:] == [("partly_accepted", 2, 9)]
+
+
+def test_part_of_an_item_that_was_never_shown_is_nothing(desk: Desk):
+    desk.acceptance.accept_partly(7, "three", 1)
+    desk.acceptance.accept_partly(9, "one + two", 1)
+    assert len(desk.fates) == 1
 
 
 def test_text_that_stays_is_kept(desk: Desk):

@@ -17,7 +17,7 @@ async def menu(stage: Stage, line: int, character: int, text: str) -> list[types
     )
     answer = asyncio.ensure_future(completion(stage.state, params))
     (await stage.engine.next_request()).answer(text)
-    return (await answer).items
+    return list((await answer).items)
 
 
 def test_item_replaces_the_word_that_editors_filter_by(tmp_path: Path):
