@@ -24,6 +24,13 @@ from specengine.errors import LoadError, ModelsIncompatible
 from specengine.heads import files
 from specengine.heads.head import Head, HeadSizes, Variant
 from specengine.heads.head_config import CONFIG, LayerConfig, Positive, read_config
+from specengine.heads.head_tensors import (
+    MAPS,
+    check_blocks,
+    checked,
+    draft_ids_of,
+    read_head_tensors,
+)
 from specengine.models.architecture import Architecture
 from specengine.models.tokenizer import Tokenizer
 
@@ -35,8 +42,6 @@ MAX_PADDING: Final = 1024
 """By so much the vocabularies of checkpoints may differ where both hold all tokens."""
 WEIGHTS: Final = (files.WEIGHTS, "pytorch_model.bin")
 MEDUSA_WEIGHTS: Final = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
-UNUSED: Final = ("rotary_emb.inv_freq", "verifier_lm_head.weight", "verifier_norm.weight")
-"""Endings of tensors that some files hold though no network needs them."""
 
 
 def load(folder: Path, target: Architecture, tokenizer: Tokenizer) -> Head:
@@ -111,7 +116,7 @@ def _dflash(folder: Path) -> tuple[Head, int]:
     if layers is None:
         layers = _spread(config, path)
     tensors = _tensors(folder, WEIGHTS)
-    files.check_blocks(tensors, config.num_hidden_layers, path)
+    check_blocks(tensors, config.num_hidden_layers, path)
     head = Head(
         "dflash",
         # They count layers from 0, and read what comes out of one.
@@ -168,7 +173,7 @@ def _eagle(folder: Path, target: Architecture) -> tuple[Head, int]:
             f"{folder} holds no head of a known format.",
             hint="Known are speculators, EAGLE, EAGLE-3, Medusa-1 and DFlash.",
         )
-    files.check_blocks(tensors, config.num_hidden_layers, path)
+    check_blocks(tensors, config.num_hidden_layers, path)
     sizes = config.sizes(path)
     if config.target_hidden_size not in (None, sizes.hidden_size):
         raise LoadError(
@@ -196,13 +201,13 @@ def _third(
     layers = config.eagle_config.eagle_aux_hidden_state_layer_ids
     ids = torch.arange(config.vocab_size)
     if "d2t" in tensors:
-        ids = files.draft_ids_of(tensors["d2t"], config.vocab_size, path.parent)
+        ids = draft_ids_of(tensors["d2t"], config.vocab_size, path.parent)
     return Head(
         "eagle",
         files.default_layers(target.num_layers) if layers is None else tuple(layers),
         EAGLE3_DEPTH,
         sizes,
-        {name: each for name, each in tensors.items() if name not in files.MAPS},
+        {name: each for name, each in tensors.items() if name not in MAPS},
         ids,
         Variant(config.norm_before_residual, config.norm_output),
     )
@@ -213,8 +218,7 @@ def _tensors(folder: Path, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
         path = folder / name
         if path.exists():
             is_safe = path.suffix == ".safetensors"
-            tensors = files.read_head_tensors(path) if is_safe else _unpickled(path)
-            return {name: each for name, each in tensors.items() if not name.endswith(UNUSED)}
+            return read_head_tensors(path) if is_safe else _unpickled(path)
     raise LoadError(
         f"{folder} has no weights: there is no {' and no '.join(names)}.",
         hint="Fetch the head again, in one file.",
@@ -239,7 +243,7 @@ def _unpickled(path: Path) -> dict[str, torch.Tensor]:
     }
     if len(tensors) < len(found) or not found:
         raise LoadError(f"{path} is no mapping of names to tensors.")
-    return files.checked(tensors, path)
+    return checked(tensors, path)
 
 
 def _check_tokens(target: Tokenizer, head: Tokenizer) -> None:

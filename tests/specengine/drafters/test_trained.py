@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specengine.drafters.base import Observer
+from specengine.drafters.base import DrafterSource, Observer
 from specengine.drafters.dflash import DFlashDrafter
 from specengine.drafters.none import NoDrafts
 from specengine.drafters.trained import CACHE_ROWS, drafts_of, trained_drafts
@@ -16,9 +16,10 @@ from specengine.errors import LoadError
 from specengine.heads import files
 from specengine.heads.head import Head, Kind
 from specengine.heads.reader import MOST_ROWS
+from specengine.models.load import TensorReader
 from specengine.models.targets import output_of, product_maker
 from specengine.sampling import Sampling
-from tests.specengine.drafters.test_heads import (
+from tests.specengine.drafters.tiny_sessions import (
     PREFIX,
     AnyDecoder,
     Noting,
@@ -28,6 +29,7 @@ from tests.specengine.drafters.test_heads import (
 )
 from tests.specengine.heads import tiny_checkpoints
 from tests.specengine.heads.tiny_heads import tiny_head
+from tests.specengine.heads.tiny_self import tiny_exit, tiny_streams
 from tests.specengine.tiny import (
     tiny_architecture,
     tiny_decoder,
@@ -39,19 +41,29 @@ from tests.specengine.tiny import (
 TINY = tiny_architecture()
 
 
-def ours(kind: Kind) -> Callable[[Path], Path]:
+def ours(head: Head) -> Callable[[Path], Path]:
     def save(folder: Path) -> Path:
-        files.save(tiny_head(kind, TINY), folder, files.Verifier("tiny", TINY))
+        files.save(head, folder, files.Verifier("tiny", TINY))
         return folder
 
     return save
 
 
+def weights() -> TensorReader:
+    return TensorReader(tiny_tensors(TINY), torch.float32)
+
+
+def source_from(folder: Path, decoder: AnyDecoder, num_slots: int = 2) -> DrafterSource:
+    return trained_drafts(folder, decoder, tiny_tokenizer(), num_slots, weights)
+
+
 FOLDERS: dict[str, Callable[[Path], Path]] = {
-    "eagle": ours("eagle"),
-    "medusa": ours("medusa"),
-    "mtp": ours("mtp"),
-    "parallel": ours("parallel"),
+    "eagle": ours(tiny_head("eagle", TINY)),
+    "medusa": ours(tiny_head("medusa", TINY)),
+    "mtp": ours(tiny_head("mtp", TINY)),
+    "parallel": ours(tiny_head("parallel", TINY)),
+    "layer_skip": ours(tiny_exit(TINY)),
+    "streaming": ours(tiny_streams(TINY)),
     "others' eagle": lambda folder: tiny_checkpoints.eagle1().save(folder),
     "others' eagle3": lambda folder: tiny_checkpoints.eagle3().save(folder),
     "speculators": lambda folder: tiny_checkpoints.speculators().save(folder),
@@ -61,6 +73,10 @@ FOLDERS: dict[str, Callable[[Path], Path]] = {
     "others' medusa": lambda folder: tiny_checkpoints.medusa().save(folder),
     "dflash": lambda folder: tiny_checkpoints.dflash().save(folder),
 }
+
+
+OWN_LAYERS = ("layer_skip", "streaming")
+"""They run layers of the target; see their own tests."""
 
 
 @pytest.fixture(params=["torch", "native"])
@@ -76,7 +92,7 @@ def test_the_text_is_the_target_s_own(
     sampling = Sampling(temperature=temperature, seed=3)
     plain = run(session_of(models_of(decoder), NoDrafts(), sampling=sampling))
     folder = FOLDERS[name](tmp_path)
-    source = Noting(trained_drafts(folder, decoder, tiny_tokenizer(), 2))
+    source = Noting(source_from(folder, decoder))
     models, drafted = models_of(decoder), 0
     for prefix in (PREFIX, PREFIX, PREFIX + "urn"):  # cold, then on stored rows
         session = session_of(models, source, prefix, sampling)
@@ -91,7 +107,7 @@ def test_the_text_is_the_target_s_own(
 def test_a_warm_request_drafts_what_a_cold_one_does(tmp_path: Path, name: str) -> None:
     """Rows that an earlier text has left are those that this text would have made."""
     decoder = tiny_decoder()
-    source = Noting(trained_drafts(FOLDERS[name](tmp_path), decoder, tiny_tokenizer(), 1))
+    source = Noting(source_from(FOLDERS[name](tmp_path), decoder, 1))
     first = session_of(models_of(decoder), source)
     run(first)
     cold, source.drafts = source.drafts, []
@@ -100,9 +116,9 @@ def test_a_warm_request_drafts_what_a_cold_one_does(tmp_path: Path, name: str) -
     assert [draft.token_ids for draft in source.drafts] == [draft.token_ids for draft in cold]
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", [name for name in FOLDERS if name not in OWN_LAYERS])
 def test_without_hidden_states_or_room_nothing_is_drafted(tmp_path: Path, name: str) -> None:
-    source = trained_drafts(FOLDERS[name](tmp_path), tiny_decoder(), tiny_tokenizer(), 2)
+    source = source_from(FOLDERS[name](tmp_path), tiny_decoder())
     drafter = source.start([1, 2, 3], Sampling())
     assert isinstance(drafter, Observer)
     draft = drafter.propose([1, 2, 3], 7)
@@ -116,7 +132,7 @@ def test_without_hidden_states_or_room_nothing_is_drafted(tmp_path: Path, name: 
 
 def test_a_long_text_is_read_to_its_end_by_a_block(tmp_path: Path) -> None:
     """More than fits: the oldest rows go, and drafts go on."""
-    source = trained_drafts(FOLDERS["dflash"](tmp_path), tiny_decoder(), tiny_tokenizer(), 1)
+    source = source_from(FOLDERS["dflash"](tmp_path), tiny_decoder(), 1)
     drafter = source.start([5], Sampling())
     assert isinstance(drafter, DFlashDrafter)
     text = [5] * 4001
@@ -149,6 +165,11 @@ def test_a_missing_tensor_and_one_too_many_are_refused(kind: Kind) -> None:
     more = {**head.tensors, "layers.9.other": torch.ones(1)}
     with pytest.raises(LoadError, match="1 tensors have no place"):
         drafts_of(Head(**{**vars(head), "tensors": more}), decoder, 1)
+
+
+def test_streams_without_the_target_s_weights_are_refused() -> None:
+    with pytest.raises(LoadError, match="needs the weights of its target"):
+        drafts_of(tiny_streams(TINY), tiny_decoder(), 1)
 
 
 @pytest.mark.parametrize("num_rows", [1, 3, 9])

@@ -383,6 +383,16 @@ def test_a_tensor_that_no_network_asks_for_is_refused(tmp_path: Path, name: str)
         trained_drafts(checkpoint.save(tmp_path), tiny_decoder(), tiny_tokenizer(), 2)
 
 
+@pytest.mark.parametrize("make", [eagle1, speculators])
+def test_tensors_that_can_be_derived_are_passed_over(
+    tmp_path: Path, make: Callable[[], Checkpoint]
+) -> None:
+    checkpoint = make()
+    checkpoint.tensors["layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+    checkpoint.tensors["verifier_norm.weight"] = torch.ones(HIDDEN)
+    trained_drafts(checkpoint.save(tmp_path), tiny_decoder(), tiny_tokenizer(), 2)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_half_a_file_is_refused(tmp_path: Path, name: str) -> None:
     checkpoint = FORMATS[name]()
