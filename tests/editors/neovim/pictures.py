@@ -1,0 +1,48 @@
+"""Makes the pictures of Neovim in README.md, with the real engine and the default model.
+
+.venv/bin/python -m tests.editors.neovim.pictures
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from tests.editors.neovim.editor import BUILDS, ROOT, Profile, neovim
+from tests.editors.neovim.terminal import DARK, LIGHT, MODEL_PATIENCE_S, Colours
+
+ABOVE: Final = "        return sorted(job for job in self.jobs.values() if job.state == FAILED)\n"
+HEAD: Final = "def running_jobs(self) -> list[Job]:"
+
+
+def main() -> None:
+    """Write docs/neovim-dark.svg and docs/neovim-light.svg."""
+    for name, colours in (("dark", DARK), ("light", LIGHT)):
+        with tempfile.TemporaryDirectory(prefix="nv") as folder:
+            _draw(Path(folder), name, colours)
+
+
+def _draw(folder: Path, name: str, colours: Colours) -> None:
+    text = (ROOT / "examples" / "job_queue.py").read_text(encoding="utf-8")
+    before, above, after = text.partition(ABOVE)
+    path = folder / "job_queue.py"
+    path.write_text(f"{before}{above}\n    \n{after}", encoding="utf-8")
+    settings = {"server": {"engine": {"idleExitS": 20}}}
+    with neovim(Profile(BUILDS[0], folder, settings=settings, colours=colours), path) as editor:
+        editor.await_status(r"^smollm2\S*$")
+        editor.insert_at((before + above).count("\n") + 2, 5)
+        editor.type(HEAD)
+        editor.press("Enter")
+        editor.ask("execute('normal! zz')")
+        ghost = editor.terminal.await_value(
+            editor.ghost_text, lambda grey: "\n" in grey, MODEL_PATIENCE_S
+        )
+        editor.await_status(r"ms$|s$")
+        print(re.sub(r"^", f"{name}: ", ghost, flags=re.MULTILINE))
+        editor.picture(f"neovim-{name}", ROOT / "docs")
+
+
+if __name__ == "__main__":
+    main()
