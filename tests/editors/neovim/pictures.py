@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -36,11 +35,8 @@ def _draw(folder: Path, name: str, colours: Colours) -> None:
         editor.type(HEAD)
         editor.press("Enter")
         editor.ask("execute('normal! zz')")
-        ghost = editor.terminal.await_value(
-            editor.ghost_text, lambda grey: "\n" in grey, MODEL_PATIENCE_S
-        )
+        editor.terminal.await_value(editor.ghost_text, lambda grey: "\n" in grey, MODEL_PATIENCE_S)
         editor.await_status(r"ms$|s$")
-        print(re.sub(r"^", f"{name}: ", ghost, flags=re.MULTILINE))
         editor.picture(f"neovim-{name}", ROOT / "docs")
 
 
