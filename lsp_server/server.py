@@ -15,7 +15,12 @@ from typing import Any, Final, cast
 
 from cattrs import Converter
 from lsprotocol import types
-from pygls.exceptions import JsonRpcException, PyglsError
+from pygls.exceptions import (
+    JsonRpcException,
+    JsonRpcInternalError,
+    JsonRpcInvalidParams,
+    PyglsError,
+)
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, default_converter, lsp_method
 
@@ -41,6 +46,11 @@ ANSWER_LIMIT_S: Final = 2.0
 """An editor that does not tell its settings in this time gets the defaults."""
 
 PROGRESS_TOKEN: Final = "specengine-loading"
+_QUOTING: Final = {
+    error.CODE: error.MESSAGE for error in (JsonRpcInternalError, JsonRpcInvalidParams)
+}
+"""Errors whose messages come from exceptions, and what is said in their place."""
+
 _LEVELS: Final[Mapping[Level, types.MessageType]] = {
     "error": types.MessageType.Error,
     "warning": types.MessageType.Warning,
@@ -65,6 +75,17 @@ class Protocol(LanguageServerProtocol):
         """Handle a message; None was malformed."""
         if message is not None:
             super().handle_message(message)
+
+    def _send_response(
+        self,
+        msg_id: int | str,
+        result: Any | None = None,
+        error: types.ResponseError | None = None,
+    ) -> None:
+        """Send a response; editors log errors, so one that quotes an exception loses its words."""
+        if error is not None and error.code in _QUOTING:
+            error = types.ResponseError(error.code, _QUOTING[error.code])
+        super()._send_response(msg_id, result, error)
 
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> Any:

@@ -93,9 +93,9 @@ class Wire:
 
     async def listen(self) -> None:
         async for received in self._messages():
-            if "method" in received:
+            if "method" in received or "error" in received:  # editors log errors
                 self.logged.append(json.dumps(received))
-            elif (future := self.answers.pop(received["id"], None)) is not None:
+            if (future := self.answers.pop(received.get("id"), None)) is not None:
                 future.set_result(received)
 
     async def _messages(self) -> AsyncIterator[dict[str, object]]:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from lsprotocol import types
+from pygls.exceptions import JsonRpcInternalError, JsonRpcInvalidParams
 
 from lsp_server import cli
 from lsp_server.server import Protocol, make_converter, make_server
@@ -66,3 +67,27 @@ def test_version_is_told(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--version"])
     assert capsys.readouterr().out.strip()
+
+
+def test_error_of_an_exception_does_not_quote_it(monkeypatch: pytest.MonkeyPatch):
+    """Editors log the errors that they get, and exceptions quote what they stumble over."""
+    sent: list[object] = []
+    protocol = make_server().protocol
+    monkeypatch.setattr(protocol, "_send_data", sent.append)
+    for error in (JsonRpcInternalError, JsonRpcInvalidParams):
+        told = types.ResponseError(error.CODE, "ValueError: secret", {"traceback": ["secret"]})
+        protocol._send_response(1, error=told)
+    told = types.ResponseError(-32800, "cancelled")
+    protocol._send_response(2, error=told)
+    assert "secret" not in repr(sent)
+    assert "Invalid Params" in repr(sent)
+    assert "cancelled" in repr(sent)
+
+
+def test_failure_of_a_feature_is_logged_by_kind_and_place(caplog: pytest.LogCaptureFixture):
+    try:
+        raise KeyError("secret")
+    except KeyError:
+        make_server().report_server_error(JsonRpcInternalError("x"), JsonRpcInternalError)
+    assert "KeyError at" in caplog.text
+    assert "secret" not in caplog.text
