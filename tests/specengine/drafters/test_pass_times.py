@@ -16,6 +16,7 @@ from specengine.drafters.pass_times import (
     known_or_measured,
     measure,
 )
+from specengine.models.target import Tree
 from tests.specengine.tiny import tiny_decoder
 
 MEASURED = Measured((1, 4, 8), (100, 1100), ((7.0, 8.0, 12.0), (9.0, 12.0, 22.0)))
@@ -120,10 +121,12 @@ def test_the_first_pass_of_a_shape_does_not_count() -> None:
     clock = Clock(0.0)
     forward, seen = decoder.forward, set[int]()
 
-    def slow_at_first(token_ids: list[int], cache: KVCache, *, num_logits: int) -> torch.Tensor:
+    def slow_at_first(
+        token_ids: list[int], cache: KVCache, *, num_logits: int, tree: Tree | None = None
+    ) -> torch.Tensor:
         clock.now += 0.001 if len(token_ids) in seen else 5.0
         seen.add(len(token_ids))
-        return forward(token_ids, cache, num_logits=num_logits)
+        return forward(token_ids, cache, num_logits=num_logits, tree=tree)
 
     decoder.forward = slow_at_first
     assert measure(decoder, cache, (1, 8), clock).ms == ((pytest.approx(1), pytest.approx(1)),)
