@@ -4,15 +4,7 @@
 if vim.g.loaded_specengine then return end
 vim.g.loaded_specengine = true
 
-vim.api.nvim_create_user_command(
-  "SpecEngine",
-  function(arguments) require("specengine.command").run(arguments.args) end,
-  {
-    nargs = "?",
-    complete = function(begun) return require("specengine.command").complete(begun) end,
-    desc = "SpecEngine: status, restart, trace, toggle",
-  }
-)
+require("specengine.command").define()
 
 -- A plugin manager calls setup after this file, in the same turn of the loop.
 vim.schedule(function() require("specengine").ensure_setup() end)

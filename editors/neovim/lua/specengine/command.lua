@@ -92,6 +92,15 @@ function M.run(name)
   vim.notify(("SpecEngine: no command %s; known: %s."):format(name, known), vim.log.levels.ERROR)
 end
 
+--- Make the command of the command line.
+function M.define()
+  vim.api.nvim_create_user_command("SpecEngine", function(given) M.run(given.args) end, {
+    nargs = "?",
+    complete = M.complete,
+    desc = "SpecEngine: status, restart, trace, toggle",
+  })
+end
+
 --- Return the subcommands that begin so.
 ---@param begun string
 ---@return string[]

@@ -83,6 +83,8 @@ function M.setup(given)
     server.notify("SpecEngine: client = 'core' needs Neovim 0.12.", vim.log.levels.WARN)
   end
   M.set_highlight()
+  -- Some plugin managers never look into plugin/ of a repository's folder.
+  require("specengine.command").define()
   ghost = require(uses_core and "specengine.core" or "specengine.own")
   ghost.setup({ is_on = is_on_in, on_answer = on_answer })
   server.setup({
