@@ -52,8 +52,11 @@ ACCEPTED_PAUSE_S: Final = 0.4
 
 MIN_ACCEPTED_CHARS: Final = 4
 
-NAIVE: Final = {"completion": {"followTyping": False}}
-"""The yardstick: each key cancels what goes on and asks anew, with all else the same."""
+PERSONS: Final[Mapping[str, Mapping[str, object]]] = {
+    "session": {},
+    "naive": {"completion": {"followTyping": False}},
+}
+"""Settings of the policies under which a person types; all else is the same."""
 
 WRITTEN: Final = frozenset(("shown", "adopted"))
 """Outcomes of requests for which the engine wrote."""
@@ -209,7 +212,7 @@ async def _measure(
 ) -> list[TypingRow]:
     rows = await _measure_waiting(own_command(settings, 0), example, num_keys, on_progress)
     scripts = scripts_of(example, num_keys)
-    for at, (policy, further) in enumerate((("session", {}), ("naive", NAIVE))):
+    for at, (policy, further) in enumerate(PERSONS.items()):
         on_progress(0.3 + 0.35 * at, f"{policy}: a person types {num_keys} keys")
         command = own_command(settings, 1 + at)
         rows.append(await _measure_person(policy, command, further, scripts, num_keys, on_progress))
