@@ -18,9 +18,9 @@ from lsp_server.place import Place
 from lsp_server.postprocess import num_covered, to_lf, with_line_ends
 from lsp_server.prompt import Prompt
 from lsp_server.quoting import SCAN_CHARS, window_above
+from lsp_server.run import Question, RunPlan
 from lsp_server.settings import CompletionSettings
 from lsp_server.syntax import grammar_of
-from lsp_server.typing_session import Question, RunPlan
 from specengine.client import Client
 from specengine.protocol import Complete, SamplingOptions
 

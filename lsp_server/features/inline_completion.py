@@ -25,13 +25,14 @@ from lsp_server.place import Place
 from lsp_server.postprocess import num_covered, postprocess, with_line_ends
 from lsp_server.prompt import Budget, Prompt
 from lsp_server.questions import as_alternative, make_question, place_of, plan_behind, site_of
+from lsp_server.run import Question, Run, RunPlan
 from lsp_server.state import OpenDocument, State
 from lsp_server.suggestion_cache import Suggestion
 from lsp_server.syntax import grammar_of
 from lsp_server.trace_log import Outcome, TraceRecord
 from lsp_server.trouble import log_trouble
 from lsp_server.typed import Typed
-from lsp_server.typing_session import Lookahead, Question, Run, RunPlan, Ticket
+from lsp_server.typing_session import Lookahead, Ticket
 from specengine.client import Client
 from specengine.errors import EngineUnavailable, SpecEngineError
 from specengine.protocol import Done

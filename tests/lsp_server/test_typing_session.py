@@ -13,6 +13,7 @@ from lsp_server.block import Scope, Site
 from lsp_server.documents import Edit
 from lsp_server.place import Place
 from lsp_server.prompt import Budget, Prompt
+from lsp_server.run import Question, Run, RunPlan
 from lsp_server.syntax import grammar_of
 from lsp_server.typed import Typed
 from lsp_server.typing_session import (
@@ -20,9 +21,6 @@ from lsp_server.typing_session import (
     AHEAD_DELAY_S,
     CANCEL_GRACE_S,
     Lookahead,
-    Question,
-    Run,
-    RunPlan,
     TypingSession,
 )
 from specengine.client import EngineClient, UnixAddress
