@@ -25,7 +25,7 @@ from specengine.cache.kv_cache import KVCache
 from specengine.draft import NOTHING, Draft
 from specengine.heads.candidates import from_positions
 from specengine.heads.head import Head
-from specengine.heads.streaming import change_of, stream_embeddings
+from specengine.heads.streaming import change_of, first_of, stream_embeddings
 from specengine.models.excerpts import Excerpt, last_layers
 from specengine.models.load import TensorReader
 from specengine.models.target import Rows, Target
@@ -45,13 +45,13 @@ class StreamingDrafts:
 
         Raises:  LoadError for a target on a GPU, and where a tensor is missing or misshapen.
         """
-        (self._first,) = head.layers
+        self._first = first_of(head, target.architecture.num_layers)
         hidden = head.sizes.hidden_size
         self._layers = last_layers(
             target,
             self._first,
             reader,
-            change_of(head, target.architecture.num_layers),
+            change_of(head),
             head.tensor("norm.weight", hidden),
             head.tensor("lm_head.weight", len(head.draft_ids), hidden),
         )

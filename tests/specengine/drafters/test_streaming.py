@@ -207,6 +207,12 @@ def test_a_change_of_another_shape_is_refused() -> None:
         StreamingDrafts(replace(head, tensors=tensors), tiny_decoder(), reader())
 
 
+def test_streams_that_end_before_the_target_does_are_refused() -> None:
+    longer = tiny_decoder(architecture=tiny_architecture(num_layers=3))
+    with pytest.raises(LoadError, match=r"passes layers \(1,\); its target ends with 2"):
+        StreamingDrafts(tiny_streams(TINY), longer, reader())
+
+
 def test_a_target_on_a_gpu_is_refused() -> None:
     like = tiny_decoder()
     on_gpu = GraphDecoder(TINY, like.weights, "float32", step_rows=8, recorder=run_again)

@@ -19,23 +19,24 @@ def tiny_exit(architecture: Architecture, num_layers: int = 1, seed: int = 0) ->
     hidden = architecture.hidden_size
     tensors = exit_tensors(hidden)
     tensors["adapter.weight"] += 0.2 * torch.randn(hidden, hidden, generator=generator)
-    return _head("layer_skip", architecture, num_layers, tensors, generator)
+    return _head("layer_skip", architecture, (num_layers,), tensors, generator)
 
 
 def tiny_streams(architecture: Architecture, first: int = 1, seed: int = 0) -> Head:
     """Return streams whose weights differ much from the target's."""
     generator = torch.Generator().manual_seed(seed)
-    tensors = stream_tensors(architecture, first, DEPTH, generator, rank=4)
+    layers = tuple(range(first, architecture.num_layers))
+    tensors = stream_tensors(architecture, layers, DEPTH, generator, rank=4)
     for name, tensor in tensors.items():
         if name.endswith("lora_B.weight"):
             tensors[name] = 0.2 * torch.randn(tensor.shape, generator=generator)
-    return _head("streaming", architecture, first, tensors, generator)
+    return _head("streaming", architecture, layers, tensors, generator)
 
 
 def _head(
     kind: Kind,
     architecture: Architecture,
-    layer: int,
+    layers: tuple[int, ...],
     tensors: dict[str, torch.Tensor],
     generator: torch.Generator,
 ) -> Head:
@@ -52,4 +53,4 @@ def _head(
     weights = tiny_tensors(architecture)
     tensors["norm.weight"] = weights["model.norm.weight"]
     tensors["lm_head.weight"] = 3 * weights["lm_head.weight"][ids]
-    return Head(kind, (layer,), DEPTH, sizes, tensors, ids)
+    return Head(kind, layers, DEPTH, sizes, tensors, ids)
