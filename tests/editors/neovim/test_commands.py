@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.editors.neovim.conftest import OpenNeovim, write
-from tests.editors.neovim.editor import Build, Neovim, Profile, neovim
+from tests.editors.neovim.editor import BUILDS, Build, Neovim, Profile, neovim
 from tests.editors.scripted_engine import STATEMENT, ScriptedEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 READY = r"^fake"
 TEXT = "def add(a, b):\n    \n"
+
+
+@pytest.fixture(scope="module", params=BUILDS[:2], ids=lambda build: build.label)
+def build(request: pytest.FixtureRequest) -> Build:
+    """A build of Neovim; commands know nothing of who asks and draws."""
+    return request.param
 
 
 @pytest.fixture
