@@ -50,17 +50,16 @@ def load(folder: Path, target: Architecture, tokenizer: Tokenizer) -> Head:
     Raises:  LoadError when a file is missing, damaged, of an unknown format, or was made for
         a target of other sizes; ModelsIncompatible when its tokens are others.
     """
-    format_ = read_config(folder, _Format)
+    marks = read_config(folder, _Marks)
     if (folder / "tokenizer.json").exists():
         _check_tokens(tokenizer, Tokenizer.load(folder))
-    if format_.speculators_model_type is not None:
-        vocab_size = read_config(
-            folder, files.SpeculatorsConfig
-        ).transformer_layer_config.vocab_size
+    if marks.speculators_model_type is not None:
+        config = read_config(folder, files.SpeculatorsConfig)
+        vocab_size = config.transformer_layer_config.vocab_size
         head = files.load(folder, target.num_layers)
-    elif format_.dflash_config is not None:
-        head, vocab_size = _dflash(folder)
-    elif format_.medusa_num_heads is not None:
+    elif marks.dflash_config is not None:
+        head, vocab_size = _dflash(folder, target)
+    elif marks.medusa_num_heads is not None:
         head, vocab_size = _medusa(folder, target)
     else:
         head, vocab_size = _eagle(folder, target)
@@ -76,7 +75,7 @@ class _DFlash(msgspec.Struct):
     block_size: Annotated[int, msgspec.Meta(gt=1)] | None = None
 
 
-class _Format(msgspec.Struct):
+class _Marks(msgspec.Struct):
     """What tells formats apart."""
 
     speculators_model_type: str | None = None
@@ -88,8 +87,8 @@ class _Medusa(msgspec.Struct):
     medusa_num_layers: Positive = 1
 
 
-class _DFlashConfig(LayerConfig):
-    dflash_config: _DFlash = msgspec.field(default_factory=lambda: _DFlash(0))
+class _DFlashConfig(LayerConfig, kw_only=True):
+    dflash_config: _DFlash
     block_size: Annotated[int, msgspec.Meta(gt=1)] | None = None
     num_target_layers: Positive | None = None
 
@@ -106,9 +105,15 @@ class _EagleConfig(LayerConfig):
     norm_output: bool = False
 
 
-def _dflash(folder: Path) -> tuple[Head, int]:
+def _dflash(folder: Path, target: Architecture) -> tuple[Head, int]:
     config, path = read_config(folder, _DFlashConfig), folder / CONFIG
     own = config.dflash_config
+    if config.num_target_layers not in (None, target.num_layers):
+        raise LoadError(
+            f"the dflash head reads a target of {config.num_target_layers} layers; its target has "
+            f"{target.num_layers}.",
+            hint="It was trained for another model.",
+        )
     block_size = config.block_size or own.block_size
     if block_size is None:
         raise LoadError(f"{path} lacks block_size.")
