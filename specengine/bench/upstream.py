@@ -40,7 +40,7 @@ PACED_SHARE: Final = 10
 WARM_UP: Final = 4
 """Requests on each connection before those that count."""
 
-PREFIX: Final = "def total(prices):\n    return sum(prices) + compute(\n" * 20 + "value = f("
+PREFIX: Final = "def total(prices):\n    return sum(prices) + compute(\n" * 20 + "value = f(0"
 SUFFIX: Final = "\n\nprint(value)\n" * 10
 
 OnProgress = Callable[[float, str], None]

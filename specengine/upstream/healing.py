@@ -3,7 +3,7 @@ r"""Steps back from the cursor to a place where text after it cannot change the 
 A prompt that ends inside a token makes a model write badly: ``"\n    "`` typed, where it would have
 written ``"\n   "`` and ``" return"``. Without the model's tokenizer the place is found by how such
 tokenizers cut a text into words, and no token crosses the border of two. What is stepped over is
-forced: the answer must begin with it. Nothing here can make it, so whoever asks must be ready to
+forced: the answer must begin with it. Few servers can be made to, so whoever asks must be ready to
 ask again from the cursor itself.
 """
 
@@ -17,11 +17,13 @@ from specengine.models.families import Splits
 MAX_FORCED_CHARS: Final = 48
 """More is not stepped over: long words are cut into several tokens, and the last is a short one."""
 
-_LETTERS: Final = r"[^\W\d_]"
+_LETTERS: Final = r"[^\W\d_]+"
+_SIGN: Final = r"(?:[^\s\w]|_)"
 _LAST: Final[dict[Splits, re.Pattern[str]]] = {
-    "gpt2": re.compile(rf"(?:\s+| ?{_LETTERS}+)\Z"),
-    "cl100k": re.compile(rf"(?:[^\S\n]+|(?:[^\w\n]|_)?{_LETTERS}+)\Z"),
-    "blanks": re.compile(rf"(?:[^\S\n]+| ?{_LETTERS}+)\Z"),
+    "gpt2": re.compile(rf"(?:\s+| ?{_LETTERS}| ?{_SIGN}+)\Z"),
+    # A blank joins the letters, or a sign that stands alone.
+    "cl100k": re.compile(rf"(?:[^\S\n]+|(?:[^\S\n]|(?<!{_SIGN}){_SIGN})?{_LETTERS}| ?{_SIGN}+)\Z"),
+    "blanks": re.compile(rf"(?:[^\S\n]+| ?{_LETTERS}| ?{_SIGN}+)\Z"),
 }
 
 

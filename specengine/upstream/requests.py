@@ -27,6 +27,7 @@ OLLAMA: Final = "library"
 """What it calls the owner of its models."""
 
 OURS: Final = "specengine"
+LLAMA_CPP: Final = "llamacpp"
 
 _CHARS_PER_FORCED_TOKEN: Final = 3
 
@@ -39,7 +40,7 @@ def choose_way(choice: WayChoice, facts: Facts, entry: ModelEntry | None) -> Way
         return "suffix"  # they have templates of their own, also for a plain prompt
     if entry is not None and entry.fim is not None:
         return "template"
-    return "infill" if facts.kind == "llamacpp" and facts.has_infill else "none"
+    return "infill" if facts.kind == LLAMA_CPP and facts.has_infill else "none"
 
 
 def body_of(message: Complete, ask: Ask, facts: Facts) -> tuple[str, dict[str, object]]:
@@ -60,6 +61,8 @@ def body_of(message: Complete, ask: Ask, facts: Facts) -> tuple[str, dict[str, o
     stops = () if ask.forced else message.stop
     if stops := (*stops, *ask.ends)[:MAX_STOPS]:
         body["stop"] = stops
+    if ask.forced and facts.kind == LLAMA_CPP:
+        body["grammar"] = grammar_of(ask.forced)
     if sampling.temperature > 0:
         body["seed"] = sampling.seed
     for name in ("top_p", "presence_penalty", "frequency_penalty"):
@@ -81,6 +84,15 @@ def body_of(message: Complete, ask: Ask, facts: Facts) -> tuple[str, dict[str, o
     if facts.kind in HAS_PENALTY:
         body["repetition_penalty"] = 1.0
     return COMPLETIONS, body
+
+
+def grammar_of(forced: str) -> str:
+    """Return a grammar of llama.cpp that allows what begins with a text.
+
+    It makes the answer begin so, where other servers are only checked.
+    """
+    letters = (c if c.isascii() and c.isalnum() else f"\\U{ord(c):08X}" for c in forced)
+    return f'root ::= "{"".join(letters)}" [^\\x00]*'
 
 
 def _check_wishes(message: Complete) -> None:

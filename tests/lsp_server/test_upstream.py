@@ -38,7 +38,7 @@ async def no_engine() -> EngineClient:
 
 
 async def ask(client: Client) -> Done:
-    message = Complete(request=client.next_request(), document="a", prefix="x = f(")
+    message = Complete(request=client.next_request(), document="a", prefix="x = f(0")
     async for answer in client.complete(message):
         if isinstance(answer, Done):
             return answer

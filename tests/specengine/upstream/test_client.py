@@ -71,12 +71,12 @@ def options(*upstreams: ScriptedUpstream, limits: Limits = LIMITS) -> UpstreamOp
     return UpstreamOptions(tuple(one.url for one in upstreams), limits=limits, key=Key(SECRET))
 
 
-def message(client: UpstreamClient, prefix: str = "x = f(", **changes: object) -> Complete:
+def message(client: UpstreamClient, prefix: str = "x = f(0", **changes: object) -> Complete:
     asked = Complete(request=client.next_request(), document="a", prefix=prefix)
     return msgspec.structs.replace(asked, **changes)
 
 
-async def ask(client: UpstreamClient, prefix: str = "x = f(", **changes: object) -> UpstreamDone:
+async def ask(client: UpstreamClient, prefix: str = "x = f(0", **changes: object) -> UpstreamDone:
     """Return ``Done``, whose text is what was streamed."""
     chunks = ""
     async for answer in client.complete(message(client, prefix, **changes)):

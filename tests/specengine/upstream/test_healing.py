@@ -27,7 +27,11 @@ SPLITS: tuple[Splits, ...] = ("gpt2", "cl100k", "blanks")
         ("cl100k", "x\nna", "na"),
         ("gpt2", "x = ", " "),
         ("blanks", "x2", ""),
-        ("gpt2", "f(", ""),
+        ("gpt2", "f(", "("),
+        ("gpt2", "x == (", " ("),
+        ("cl100k", "f([", "(["),
+        ("cl100k", "f((na", "na"),
+        ("blanks", "x +=", " +="),
         ("gpt2", "x = größ", " größ"),
     ],
 )

@@ -46,48 +46,48 @@ def test_prompt_stays_the_same_while_a_word_is_typed():
 
 def test_what_is_typed_on_comes_behind_all_that_was_sent():
     layout = Layout()
-    first = ask(layout, "x = compute(")
-    later = ask(layout, "x = compute(1, 2) + ")
+    first = ask(layout, "x = compute(0")
+    later = ask(layout, "x = compute(01, 2) + ")
     assert later.prompt == first.prompt + "1, 2) +"
     assert later.forced == " "
 
 
 def test_prompt_is_laid_out_anew_where_it_no_longer_fits():
     layout, fresh = Layout(), Layout()
-    ask(layout, "x = compute(")
+    ask(layout, "x = compute(0")
     for prefix, suffix in (
-        ("y = compute(1", SUFFIX),
-        ("x = compute(1", SUFFIX + "more"),
-        ("x = compute(" + "1" * (MAX_TYPED_CHARS + 1), SUFFIX),
+        ("y = compute(01", SUFFIX),
+        ("x = compute(01", SUFFIX + "more"),
+        ("x = compute(0" + "1" * (MAX_TYPED_CHARS + 1), SUFFIX),
     ):
         assert ask(layout, prefix, suffix) == ask(fresh, prefix, suffix)
-        ask(layout, "x = compute(")
+        ask(layout, "x = compute(0")
 
 
 def test_documents_are_forgotten_in_the_order_of_their_use():
     layout = Layout()
     for at in range(MAX_DOCUMENTS + 1):
-        ask(layout, "x = compute(", document=str(at))
-        ask(layout, "x = compute(", document="used")
-    assert ask(layout, "x = compute(1", document="used").prompt.endswith("1")
-    assert not ask(layout, "x = compute(1", document="0").prompt.endswith("1")
+        ask(layout, "x = compute(0", document=str(at))
+        ask(layout, "x = compute(0", document="used")
+    assert ask(layout, "x = compute(01", document="used").prompt.endswith("1")
+    assert not ask(layout, "x = compute(01", document="0").prompt.endswith("1")
 
 
 def with_files(entry: ModelEntry, way: Way) -> Ask:
     files = (("a.py", "A = 1\n"), ("b.py", "B = 2\n"))
-    message = Complete(request=1, document="a", prefix="x = f(", suffix=SUFFIX, files=files)
+    message = Complete(request=1, document="a", prefix="x = f(0", suffix=SUFFIX, files=files)
     return Layout().lay_out(message, way, entry, heal=True)
 
 
 def test_other_files_come_first_with_the_models_markers():
     front = "<|repo_name|>project\n<|file_sep|>a.py\nA = 1\n<|file_sep|>b.py\nB = 2\n<|file_sep|>"
-    assert with_files(QWEN, "template").prompt.startswith(front + "<|fim_prefix|>x = f(")
-    assert with_files(QWEN, "none").prompt == front + "x = f("
+    assert with_files(QWEN, "template").prompt.startswith(front + "<|fim_prefix|>x = f(0")
+    assert with_files(QWEN, "none").prompt == front + "x = f(0"
 
 
 def test_model_that_reads_no_files_gets_none():
     assert with_files(MODELS.get("starcoderbase-1b"), "template").prompt.startswith("<fim_prefix>")
-    assert with_files(QWEN, "suffix") == Ask("suffix", "x = f(", suffix=SUFFIX)
+    assert with_files(QWEN, "suffix") == Ask("suffix", "x = f(0", suffix=SUFFIX)
 
 
 def test_llama_cpp_lays_other_files_out_itself():
@@ -96,36 +96,36 @@ def test_llama_cpp_lays_other_files_out_itself():
 
 def test_prefix_comes_last_where_the_model_wants_it_so():
     entry = MODELS.get("smollm2-135m-fim")
-    asked = ask(Layout(), "x = f(", entry=entry)
-    assert asked.prompt == f"<issue_comment>{SUFFIX}<issue_start>x = f("
+    asked = ask(Layout(), "x = f(0", entry=entry)
+    assert asked.prompt == f"<issue_comment>{SUFFIX}<issue_start>x = f(0"
 
 
 def test_marker_of_sentencepiece_is_written_with_a_blank():
-    asked = ask(Layout(), "x = f(", entry=MODELS.get("codellama-7b"))
-    assert asked.prompt == f" <PRE>x = f( <SUF>{SUFFIX} <MID>"
+    asked = ask(Layout(), "x = f(0", entry=MODELS.get("codellama-7b"))
+    assert asked.prompt == f" <PRE>x = f(0 <SUF>{SUFFIX} <MID>"
 
 
 def test_empty_suffix_leaves_the_markers_out():
-    asked = ask(Layout(), "x = f(", "")
-    assert asked.prompt == "x = f("
-    assert asked.ends == ask(Layout(), "x = f(").ends
+    asked = ask(Layout(), "x = f(0", "")
+    assert asked.prompt == "x = f(0"
+    assert asked.ends == ask(Layout(), "x = f(0").ends
 
 
 @pytest.mark.parametrize("entry", [None, MODELS.get("smollm2-135m")])
 def test_model_without_template_continues_the_prefix(entry: ModelEntry | None):
-    assert ask(Layout(), "x = f(", entry=entry) == Ask("none", "x = f(")
+    assert ask(Layout(), "x = f(0", entry=entry) == Ask("none", "x = f(0")
 
 
 def test_field_suffix_carries_the_suffix():
-    asked = ask(Layout(), "x = f(", way="suffix", entry=None)
-    assert asked == Ask("suffix", "x = f(", suffix=SUFFIX)
+    asked = ask(Layout(), "x = f(0", way="suffix", entry=None)
+    assert asked == Ask("suffix", "x = f(0", suffix=SUFFIX)
 
 
 def test_infill_tells_what_was_typed_apart():
     layout = Layout()
-    ask(layout, "x = f(", way="infill", entry=None)
-    asked = ask(layout, "x = f(1,", way="infill", entry=None)
-    assert asked == Ask("infill", "1,", "x = f(", SUFFIX)
+    ask(layout, "x = f(0", way="infill", entry=None)
+    asked = ask(layout, "x = f(01, 2", way="infill", entry=None)
+    assert asked == Ask("infill", "1, 2", "x = f(0", SUFFIX)
 
 
 def test_word_in_which_an_answer_went_on_otherwise_is_not_stepped_over_again():

@@ -53,6 +53,15 @@ def test_stop_strings_are_not_sent_where_text_is_forced():
     assert body_of(message, ask, OTHER)[1]["stop"] == ("<end>",)
 
 
+def test_llama_cpp_is_made_to_begin_as_typed():
+    ask = Ask("none", "x", forced='\n  "ü')
+    _, body = body_of(MESSAGE, ask, LLAMA_CPP)
+    expected = r'root ::= "\U0000000A\U00000020\U00000020\U00000022\U000000FC" [^\x00]*'
+    assert body["grammar"] == expected
+    assert "grammar" not in body_of(MESSAGE, ask, VLLM)[1]
+    assert "grammar" not in body_of(MESSAGE, Ask("none", "x"), LLAMA_CPP)[1]
+
+
 def test_no_more_stop_strings_are_sent_than_openai_takes():
     message = Complete(request=1, document="a", prefix="", stop=tuple("abcdef"))
     assert body_of(message, Ask("none", "x"), OTHER)[1]["stop"] == tuple("abcdef")[:MAX_STOPS]
