@@ -10,7 +10,8 @@ local TRACE_BUFFER = "specengine://trace"
 local function status_lines()
   local specengine = require("specengine")
   local current = status.current
-  local lines = { specengine.status_text() ~= "" and specengine.status_text() or "SpecEngine" }
+  local text = specengine.status_text()
+  local lines = { text ~= "" and text or "SpecEngine" }
   local reason = current.reason ~= "" and ", " .. current.reason or ""
   table.insert(lines, ("server: %s%s"):format(current.server, reason))
   local engine = current.engine

@@ -186,8 +186,11 @@ end
 --- Start the language server anew.
 function M.restart() server.restart() end
 
---- Return the words for a status line.
+--- Return the words for a status line; empty in a window without a file.
 ---@return string
-function M.status_text() return status.text(is_on_in(vim.api.nvim_get_current_buf())) end
+function M.status_text()
+  if vim.bo.buftype ~= "" then return "" end
+  return status.text(is_on_in(vim.api.nvim_get_current_buf()))
+end
 
 return M
