@@ -17,5 +17,5 @@ for version in "$@"; do
 done
 $here/neovim/install_tools.sh
 $python -m pytest -m slow -p no:randomly $here/neovim || status=$?
-$python -m $(tr / . <<<"$here").table
+$python -m tests.editors.table || status=$?
 exit $status

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import re
+import sys
 from collections import defaultdict
 from typing import Any, Final
 
@@ -27,8 +28,8 @@ HEAD: Final = (
 )
 
 
-def main() -> None:
-    """Write the page."""
+def main() -> int:
+    """Write the page; return 1 when not all passed, as when some were left out."""
     notes = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     newest = {(note["editor"], _scenario(note["test"])): note for note in notes}
     editors = sorted({editor for editor, _ in newest})
@@ -46,6 +47,7 @@ def main() -> None:
     lines.append(f"{passed} of {len(newest)} passed.")
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text("\n".join(lines) + "\n")
+    return int(passed < len(newest))
 
 
 def _scenario(test: str) -> tuple[str, str]:
@@ -68,4 +70,4 @@ def _row(cells: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
