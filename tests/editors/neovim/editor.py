@@ -198,6 +198,11 @@ class Neovim:
         self.type(f":{command}", 0)
         self.press("Enter")
 
+    def edit(self, path: Path) -> None:
+        """Go to another file."""
+        self.run(f"edit! {path}")
+        self.terminal.await_value(lambda: self.ask("expand('%:t')"), path.name.__eq__)
+
     def await_status(self, pattern: str, timeout_s: float = MODEL_PATIENCE_S) -> str:
         """Wait until our words in the status line match."""
         return self.terminal.await_value(

@@ -184,6 +184,29 @@ def test_a_plain_package_needs_no_line_of_configuration(
         editor.terminal.await_value(editor.terminal.words, lambda text: STATEMENT in text)
 
 
+def test_the_server_is_told_of_each_project(open_neovim: OpenNeovim) -> None:
+    """What a project's .gitignore names is not read, also in the second one."""
+    with open_neovim({"add.py": TEXT}) as editor:
+        editor.await_status(READY)
+        project = editor.profile.folder / "project"
+        (project / ".git").mkdir(parents=True)
+        write(project, {".gitignore": "secret.py\n", "secret.py": TEXT, "open.py": TEXT})
+        cases = {"open.py": (True, False), "secret.py": (False, True)}
+        for name, expected in cases.items():
+            editor.edit(project / name)
+            editor.insert_at(2, 5)
+            editor.type("ret")
+            editor.terminal.await_value(
+                lambda: (editor.ghost_text() != "", last_outcome(editor) == "empty"),
+                expected.__eq__,
+            )
+
+
+def last_outcome(editor: Neovim) -> str:
+    outcomes = [record["outcome"] for record in editor.trace()]
+    return outcomes[-1] if outcomes else ""
+
+
 def test_the_help_has_a_tag_for_each_part(editor: Neovim) -> None:
     editor.run("helptags ALL")
     for tag in ("specengine", "specengine-settings", ":SpecEngine", "specengine-statusline"):

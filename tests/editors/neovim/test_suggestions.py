@@ -148,12 +148,11 @@ def test_escape_dismisses(editor: Neovim) -> None:
 def test_two_files_in_turn(editor: Neovim) -> None:
     first = suggestion(editor)
     line = int(editor.ask("line('.')"))
-    editor.run("edit second.py")
-    editor.terminal.await_value(lambda: editor.ask("expand('%:t')").strip(), "second.py".__eq__)
+    editor.edit(editor.profile.folder / "second.py")
     editor.insert_at(line, INDENTATION + 1)
     assert suggestion(editor) == first
-    editor.run("buffer job_queue.py")
-    editor.await_no_ghost_text()
+    editor.run("buffer 1")
+    editor.terminal.await_value(lambda: editor.ask("expand('%:t')"), "job_queue.py".__eq__)
     editor.insert_at(line, len(LINE) + 1)
     assert settled(editor) == first
 

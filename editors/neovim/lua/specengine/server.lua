@@ -25,6 +25,7 @@ local client_id ---@type integer?
 local restarts, started_at = 0, 0
 local is_missing_told = false
 local last_end = "" -- how a server ended, in words
+local folders = {} ---@type table<string, true> the projects that the server knows
 
 --- Return the running client.
 ---@return vim.lsp.Client?
@@ -136,14 +137,31 @@ local function on_exit(_, _, id)
   vim.schedule(function() start_again(last_end) end)
 end
 
+--- Return the project that a buffer is a part of: the server reads its rules of what to ignore.
+---@param bufnr integer
+---@return string?
+local function project_of(bufnr) return vim.fs.root(bufnr, { ".git", ".hg", ".jj" }) end
+
+--- Tell the server of the project of a buffer, unless it knows.
+---@param bufnr integer
+local function tell_project(bufnr)
+  local folder = project_of(bufnr)
+  if not folder or folders[folder] then return end
+  folders[folder] = true
+  local added = { { uri = vim.uri_from_fname(folder), name = vim.fs.basename(folder) } }
+  local event = { added = added, removed = {} }
+  M.notify_server("workspace/didChangeWorkspaceFolders", { event = event })
+end
+
 ---@param cmd string[]
 ---@param server_settings table
+---@param folder string?
 ---@return vim.lsp.ClientConfig
-local function config(cmd, server_settings)
+local function config(cmd, server_settings, folder)
   return {
     name = NAME,
     cmd = starter(cmd),
-    root_dir = vim.uv.cwd(),
+    root_dir = folder,
     -- Neovim would send an empty list for an empty table.
     init_options = next(server_settings) and server_settings or vim.empty_dict(),
     capabilities = capabilities(),
@@ -159,7 +177,10 @@ local function config(cmd, server_settings)
       status.update({ server = "running", reason = "" })
       parts.on_start(client)
     end,
-    on_attach = function(_, bufnr) parts.on_attach(bufnr) end,
+    on_attach = function(_, bufnr)
+      tell_project(bufnr)
+      parts.on_attach(bufnr)
+    end,
     on_exit = on_exit,
   }
 end
@@ -182,7 +203,9 @@ function M.attach(bufnr)
     local found = program.find(parts.settings())
     if not found.cmd then return tell_missing(found) end
     status.begin("starting")
-    client_id = vim.lsp.start(config(found.cmd, parts.settings().server), {
+    local folder = project_of(bufnr)
+    folders = folder and { [folder] = true } or {}
+    client_id = vim.lsp.start(config(found.cmd, parts.settings().server, folder), {
       bufnr = bufnr,
       reuse_client = function() return false end,
     })
