@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from specengine import spans
-from specengine.engine import Engine
+from specengine.engine import Engine, Status
 from specengine.errors import ConfigError
 from specengine.http import app
 from specengine.http.door import Address, HttpDoor, bind, check_exposure, read_key
@@ -98,11 +98,10 @@ async def _serve(settings: EngineSettings, door: Door) -> None:
         for listener in listeners:
             listener(record)
 
-    engine = Engine(
-        settings,
-        lambda status: post(server.publish, status),
-        lambda record: post(note, record),
-    )
+    def publish(status: Status) -> None:
+        post(server.publish, status)
+
+    engine = Engine(settings, publish, lambda record: post(note, record))
     server = Server(engine, token=token)
     async with contextlib.AsyncExitStack() as open_things:
         if (provider := spans.provider()) is not None:

@@ -74,7 +74,7 @@ PERPLEXITY_LIMIT: Final = 164
 TYPING_LIMIT: Final = 200
 USERS_LIMIT: Final = 4
 UPSTREAM_LIMIT: Final = 2000
-DOOR_LIMIT: Final = 2000
+DOOR_LIMIT: Final = 1000
 DEFAULT_SHAPES: Final = ("0.5b", "1.5b", "3b", "7b")
 SHAPE_PRECISIONS: Final[Sequence[Precision]] = ("bfloat16", "int8")
 

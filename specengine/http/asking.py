@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -133,7 +133,7 @@ class Desk:
         self._warm_ups: set[Key] = set()
 
     @contextlib.contextmanager
-    def asking(self, messages: Sequence[Complete], *, warms_up: bool = False) -> Iterator[Asked]:
+    def asking(self, messages: Sequence[Complete], *, warms_up: bool = False) -> Generator[Asked]:
         """Start jobs; whichever has not ended when the context is left is cancelled.
 
         One that ``warms_up`` only reads a prompt, and ends for any other request.

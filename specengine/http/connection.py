@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, cast
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from specengine.http.problems import MAX_HEAD_BYTES, Refused, answer_error
 
@@ -45,7 +45,8 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes in; the headers must be whole in time."""
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        if cycle is not None and not cycle.response_complete:
             self._head_timer = _cancelled(self._head_timer)
         elif self._head_timer is None and not self.transport.is_closing():
             self._await_head()

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -46,15 +46,16 @@ class Address:
 
         Raises:  ConfigError.
         """
+        no_address = ConfigError(
+            f"--http {text!r} is no address.", hint="Write HOST:PORT, such as 127.0.0.1:8012."
+        )
         try:
             parts = urlsplit(f"//{text}")
             host, port = parts.hostname or "127.0.0.1", parts.port
         except ValueError:
-            host, port = "", None
+            raise no_address from None
         if port is None or parts.netloc != text or "@" in text:
-            raise ConfigError(
-                f"--http {text!r} is no address.", hint="Write HOST:PORT, such as 127.0.0.1:8012."
-            )
+            raise no_address
         return cls(host, port)
 
 
@@ -103,7 +104,7 @@ class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: the process has its own."""
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> Generator[None]:
         yield
 
 

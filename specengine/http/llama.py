@@ -10,7 +10,7 @@ import contextlib
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
@@ -273,5 +273,5 @@ def _at(whole: Mapping[str, object], path: str) -> object:
     for key in path.split("/"):
         if not isinstance(value, Mapping) or key not in value:
             return None
-        value = cast("Mapping[str, object]", value)[key]
+        value = value[key]
     return value

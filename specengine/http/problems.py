@@ -61,7 +61,7 @@ def answer_json(
 def answer_error(error: RequestError) -> Response:
     """Return an error as a response."""
     status, _ = _status(error)
-    headers = {}
+    headers: dict[str, str] = {}
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if status == 429:

@@ -18,6 +18,7 @@ import pytest
 from openai import OpenAI
 
 from specengine.client import EngineClient, UnixAddress
+from specengine.errors import EngineUnavailable
 from specengine.protocol import Complete, Done
 from tests.specengine.tiny import save_tiny_model
 
@@ -80,11 +81,20 @@ def test_an_engine_answers_http_and_ends_cleanly(
         assert "request h1: length" in log
 
 
+async def connect(address: UnixAddress) -> EngineClient:
+    """Return a connection as soon as the other door is open, too."""
+    while True:
+        try:
+            return await EngineClient.connect(address, program="test")
+        except EngineUnavailable:
+            await asyncio.sleep(0.02)
+
+
 def test_requests_of_both_doors_are_counted(model: Path, tmp_path: Path) -> None:
     socket = tmp_path / "engine.sock"
 
     async def ask() -> Done:
-        client = await EngineClient.connect(UnixAddress(str(socket)), program="test")
+        client = await connect(UnixAddress(str(socket)))
         message = Complete(client.next_request(), "a", "def f(self):\n", max_tokens=4)
         *_, done = [part async for part in client.complete(message)]
         await client.close()

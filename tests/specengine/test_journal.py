@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -20,13 +21,17 @@ def record(total_ms: float = 5.0, result: str = "length", prefix: str = "secret"
     )
 
 
+def state(journal: Journal) -> Any:
+    return journal.state()
+
+
 def test_texts_are_not_kept_unless_that_is_wanted() -> None:
     journal = Journal()
     journal.add(record())
     assert "secret" not in json.dumps(journal.state())
     journal.keep_texts()
     journal.add(record(prefix="x" * 10_000 + "end"))
-    (shown, before) = journal.state()["requests"]
+    (shown, before) = state(journal)["requests"]
     assert shown["prefix"].endswith("xend")
     assert len(shown["prefix"]) == MAX_TEXT_CHARS
     assert before["prefix"] == ""
@@ -46,17 +51,17 @@ def test_the_newest_come_first_and_old_ones_go() -> None:
     journal = Journal()
     for _ in range(MAX_REQUESTS + 5):
         journal.add(record())
-    numbers = [each["number"] for each in journal.state()["requests"]]
+    numbers = [each["number"] for each in state(journal)["requests"]]
     assert numbers[0] == MAX_REQUESTS + 5
     assert len(numbers) == MAX_REQUESTS
-    assert journal.state()["results"] == {"length": MAX_REQUESTS + 5}
+    assert state(journal)["results"] == {"length": MAX_REQUESTS + 5}
 
 
 def test_acceptance_by_place_is_a_share_of_drafts() -> None:
     journal = Journal()
     journal.add(record())
     journal.add(record())
-    drafter = journal.state()["drafters"]["suffix"]
+    drafter = state(journal)["drafters"]["suffix"]
     assert drafter["by_place"] == [0.75, 0.5, 0.25]
     assert (drafter["drafts"], drafter["drafted"], drafter["accepted"]) == (8, 24, 12)
 
@@ -66,7 +71,7 @@ def test_percentiles_are_of_requests_that_wrote_something() -> None:
     for number in range(1, 101):
         journal.add(record(total_ms=float(number)))
     journal.add(Record(1.0, 1, "engine_busy", "", PhaseTimes(total=9e9), TokenCounts()))
-    total = journal.state()["percentiles"]["total"]
+    total = state(journal)["percentiles"]["total"]
     assert total == {"p50": 50.0, "p95": 95.0, "p99": 99.0}
 
 

@@ -65,7 +65,9 @@ def test_an_answer_has_text_usage_and_timings(play: Play, tiny_engine: Engine) -
 def test_a_stream_joined_is_the_whole_answer(play: Play, tiny_engine: Engine) -> None:
     async def scene(port: int) -> None:
         whole = await complete(port)
-        texts, last, usage = [], None, None
+        texts: list[str] = []
+        last: Any = None
+        usage: Any = None
         options = {"include_usage": True}
         async with streamed(port, stream_options=options) as parts:
             async for part in parts:
