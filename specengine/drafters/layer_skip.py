@@ -94,7 +94,7 @@ class LayerSkipDrafter:
         logits = self._layers.forward(making.pending, making.view, num_logits=1)
         best = logits[0].softmax(-1).topk(min(BREADTH, len(self._draft_ids)))
         (values,), (places,) = to_lists(best.values[None]), to_lists(best.indices[None])
-        guesses = [self._draft_ids[place] for place in places]
+        guesses = [self._draft_ids[int(place)] for place in places]
         making.add(guesses, values)
 
 

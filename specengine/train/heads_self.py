@@ -142,8 +142,8 @@ class _ChangedLayer:
         names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
         entering = norm(rows, self.layer.attention_norm, sizes.norm_eps).flatten(1, 2)
         made = self._heads(self._product(self.layer.qkv, names, entering), places.flatten())
-        queries, keys, values = (each.unflatten(1, places.shape) for each in made)
-        queries = queries.unflatten(-2, (sizes.num_kv_heads, -1))
+        queries, keys, values = (torch.unflatten(each, 1, places.shape) for each in made)
+        queries = torch.unflatten(queries, -2, (sizes.num_kv_heads, -1))
         text_keys, text_values = self._text(main)
         scale = sizes.head_dim**-0.5
         over_text = torch.einsum("bajkgd,bskd->bakgjs", queries, text_keys).float() * scale
@@ -176,7 +176,7 @@ class _ChangedLayer:
         """Return queries [B, N, H, D], keys, values [B, N, KV, D] of rows at positions [N]."""
         sizes, layer = self.sizes, self.layer
         numbers = [sizes.num_heads, sizes.num_kv_heads, sizes.num_kv_heads]
-        heads = projected.unflatten(-1, (-1, sizes.head_dim))
+        heads = torch.unflatten(projected, -1, (-1, sizes.head_dim))
         queries, keys, values = torch.split(heads, numbers, -2)
         if layer.query_norm is not None and layer.key_norm is not None:
             queries = norm(queries, layer.query_norm, sizes.norm_eps)
