@@ -85,6 +85,8 @@ class Surroundings:
     others: Sequence[OtherFile]
     """The ones used last first."""
     copied: Copied | None = None
+    own: OtherFile | None = None
+    """The file itself, with the places of it that the model does not see otherwise."""
 
 
 @dataclass(frozen=True)
@@ -199,8 +201,9 @@ def _definitions(around: Surroundings, known: Iterable[tuple[OtherFile, _Facts]]
 
 
 def _edited(around: Surroundings) -> list[_Piece]:
+    files = [*around.others, *([around.own] if around.own is not None else [])]
     latest = sorted(
-        ((place, file) for file in around.others for place in file.places),
+        ((place, file) for file in files for place in file.places),
         key=lambda pair: -pair[0].tick,
     )
     return [

@@ -57,7 +57,7 @@ def build_whole_prompt(
     limit = budget.prefix_chars + budget.suffix_chars
     growth = min(GROWTH_CHARS, limit // 8)
     room = min(limit // 2, limit - len(prompt.prefix) - len(prompt.suffix) - growth)
-    surroundings = _surroundings(state, opened, snapshot)
+    surroundings = _surroundings(state, opened, snapshot, prompt)
     if way == "files":
         return replace(prompt, files=state.other_files.find(surroundings, max(0, room)))
     room = max(0, min(room, budget.prefix_chars - len(prompt.prefix) - growth))
@@ -76,7 +76,9 @@ def _way(state: State) -> str:
     return "comments" if wish == "always" else ""
 
 
-def _surroundings(state: State, opened: OpenDocument, snapshot: Snapshot) -> Surroundings:
+def _surroundings(
+    state: State, opened: OpenDocument, snapshot: Snapshot, prompt: Prompt
+) -> Surroundings:
     document = opened.document
     open_files = list(_open_files(state, document))
     before = to_lf(snapshot.text[max(0, snapshot.cursor - _LOOKED_AT_CHARS) : snapshot.cursor])
@@ -85,7 +87,21 @@ def _surroundings(state: State, opened: OpenDocument, snapshot: Snapshot) -> Sur
     copied = state.copied
     if copied is not None and copied.uri not in {file.uri for file in open_files}:
         copied = None
-    return Surroundings(document.uri, snapshot.language, before, after, others, copied)
+    own = _own_file(state, opened, snapshot, prompt)
+    return Surroundings(document.uri, snapshot.language, before, after, others, copied, own)
+
+
+def _own_file(
+    state: State, opened: OpenDocument, snapshot: Snapshot, prompt: Prompt
+) -> OtherFile | None:
+    """Return the file with the edited places that the prompt does not reach."""
+    if "\r" in snapshot.text:
+        return None  # offsets count what the prompt has lost
+    first = snapshot.cursor - len(prompt.prefix)
+    last = snapshot.cursor + len(prompt.suffix)
+    far = [place for place in opened.edits.places if place.end < first or place.start > last]
+    path = _shown_path(state, opened.document)
+    return OtherFile(snapshot.uri, path, snapshot.language, 0, snapshot.text, far)
 
 
 def _open_files(state: State, document: Document) -> Iterator[OtherFile]:

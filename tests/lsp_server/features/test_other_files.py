@@ -227,6 +227,25 @@ def test_edited_place_of_another_file_is_told(tmp_path: Path, project: Path):
     play(tmp_path, scene)
 
 
+def test_edited_place_of_the_file_itself_is_told_if_the_prompt_does_not_reach_it(
+    tmp_path: Path, project: Path
+):
+    async def scene(stage: Stage) -> None:
+        text = "".join(f"line_{number}\n" for number in range(3000)) + MAIN
+        file = project / "main.py"
+        stage.open(text, file.as_uri())
+        stage.insert(10, 7, " = new", file.as_uri())
+        stage.insert(2990, 9, " = near", file.as_uri())
+        answer = stage.ask(3002, 14, file.as_uri())
+        request = await stage.engine.next_request()
+        request.answer(")")
+        await answer
+        lines = "line_8\nline_9\nline_10 = new\nline_11\nline_12\n"
+        assert request.message.files == (("main.py", lines),)
+
+    play(tmp_path, scene)
+
+
 def test_copied_text_is_told_only_if_it_stands_in_a_file_that_may_be_read(
     tmp_path: Path, project: Path
 ):
