@@ -1,6 +1,6 @@
 """Drafts of several tokens by one pass of a small layer: masks stand for what is not known yet.
 
-Source:  P-EAGLE, arXiv 2602.01469; the idea is PARD, An et al. 2025, arXiv 2504.18583.
+Source:  P-EAGLE, arXiv 2602.01469; the idea is An et al. 2025, arXiv 2504.18583.
 """
 
 from __future__ import annotations
