@@ -35,7 +35,11 @@ def _draw(folder: Path, name: str, colours: Colours) -> None:
         editor.type(HEAD)
         editor.press("Enter")
         editor.ask("execute('normal! zz')")
-        editor.terminal.await_value(editor.ghost_text, lambda grey: "\n" in grey, MODEL_PATIENCE_S)
+        editor.terminal.await_value(editor.ghost_text, lambda grey: '"""' in grey, MODEL_PATIENCE_S)
+        editor.press("Tab")
+        editor.terminal.await_value(
+            editor.ghost_text, lambda grey: "return" in grey, MODEL_PATIENCE_S
+        )
         editor.await_status(r"ms$|s$")
         editor.picture(f"neovim-{name}", ROOT / "docs")
 

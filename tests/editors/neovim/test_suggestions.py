@@ -27,6 +27,9 @@ ABOVE: Final = '                "error": job.error,\n'
 INDENTATION: Final = len(ABOVE) - len(ABOVE.lstrip())
 TYPED: Final = '"started_at": '
 LINE: Final = " " * INDENTATION + TYPED
+METHODS_END: Final = 105
+"""The empty line behind a method of the file."""
+
 WITH_TEXT: Final = ("shown", "adopted", "cached")
 ENGINE: Final = {"engine": {"idleExitS": 20}}
 
@@ -103,12 +106,19 @@ def test_a_key_that_disagrees_replaces_it(editor: Neovim) -> None:
     editor.picture("disagreeing_key")
 
 
-def test_tab_accepts_and_in_the_next_line_the_next_one_is_there(editor: Neovim) -> None:
-    first = suggestion(editor).split("\n")[0]
-    editor.press("Tab")
-    editor.terminal.await_value(editor.text, lambda text: LINE + first in text)
+def test_tab_accepts_and_the_next_one_is_there(editor: Neovim) -> None:
+    """A function's first line and then what it does, with nothing typed between."""
+    editor.insert_at(METHODS_END, 1)
+    editor.type("    def running_jobs(self) -> list[Job]:", 0)
     editor.press("Enter")
-    assert settled(editor) != ""
+    first = settled(editor)
+    editor.press("Tab")
+    editor.terminal.await_value(editor.text, lambda text: first.strip() in text)
+    second = editor.terminal.await_value(
+        editor.ghost_text, lambda text: text not in ("", first), MODEL_PATIENCE_S
+    )
+    editor.press("Tab")
+    editor.terminal.await_value(editor.text, lambda text: second.strip() in text)
     editor.picture("accepted")
 
 
