@@ -143,3 +143,12 @@ def test_escape_dismisses(editing: Editing) -> None:
     editing.workbench.await_value(editing.workbench.ghost_text, lambda text: text == "")
     editing.await_line(TYPED)
     editing.workbench.picture("dismissed")
+
+
+def test_grey_is_grey_in_dark_colours_too(editing: Editing) -> None:
+    editing.ask()
+    editing.workbench.choose_theme("Dark Modern")
+    editing.workbench.run("SpecEngine: Suggest Here")
+    assert editing.workbench.await_ghost_text() != ""
+    editing.workbench.picture("ghost_text_dark")
+    editing.workbench.choose_theme("Light Modern")
