@@ -75,7 +75,7 @@ class TraceRecord(msgspec.Struct):
     trigger: str = ""
     """invoked, automatic, or ahead: what a shown suggestion was gone on with, unasked."""
     scope: str = ""
-    """What the cursor asked for: line, statement or block."""
+    """What the cursor asked for: line, statement, block or blocks."""
     outcome: Outcome = Outcome.ERROR
     exit: str = ""
     """The named reason for the outcome."""
