@@ -19,10 +19,12 @@ from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache
 from specengine.decoding.prompt import PromptLayout
 from specengine.decoding.session import Counts, Limits, Models, Session
+from specengine.drafters.adaptive import AdaptiveDrafts
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.composite import CompositeDrafts
 from specengine.drafters.draft_model import ModelDrafts
 from specengine.drafters.none import NoDrafts
+from specengine.drafters.pass_times import Measured, PassTimes
 from specengine.drafters.suffix import SuffixDrafts
 from specengine.models import registry
 from specengine.models.decoder import Decoder, Pass
@@ -187,6 +189,10 @@ def real_sources(bench: Bench) -> Iterator[DrafterSource]:
     yield ModelDrafts(bench.decoder, tokens.end_ids, 2, CAPACITY)
     yield ModelDrafts(tiny_decoder(architecture=sizes), tokens.end_ids, 2, CAPACITY)
     yield CompositeDrafts([SuffixDrafts(), ModelDrafts(bench.decoder, frozenset(), 2, CAPACITY)])
+    times = PassTimes(Measured((1, 8), (64,), ((9.0, 10.0),)))
+    yield AdaptiveDrafts([SuffixDrafts()], times)
+    model = ModelDrafts(bench.decoder, tokens.end_ids, 2, CAPACITY)
+    yield AdaptiveDrafts([SuffixDrafts(), model], times)
 
 
 def test_every_drafter_leaves_the_text_as_it_is(bench: Bench, plain_runs: list[Run]) -> None:
