@@ -13,7 +13,10 @@ from tests.editors.neovim.editor import BUILDS, ROOT, Profile, neovim
 from tests.editors.neovim.terminal import DARK, LIGHT, MODEL_PATIENCE_S, Colours
 
 ABOVE: Final = "        return sorted(job for job in self.jobs.values() if job.state == FAILED)\n"
-HEAD: Final = "def running_jobs(self) -> list[Job]:"
+LINES: Final = (
+    "def running_jobs(self) -> list[Job]:",
+    '"""Return the jobs that run, most urgent first."""',
+)
 
 
 def main() -> None:
@@ -32,11 +35,10 @@ def _draw(folder: Path, name: str, colours: Colours) -> None:
     with neovim(Profile(BUILDS[0], folder, settings=settings, colours=colours), path) as editor:
         editor.await_status(r"^smollm2\S*$")
         editor.insert_at((before + above).count("\n") + 2, 5)
-        editor.type(HEAD)
-        editor.press("Enter")
+        for line in LINES:
+            editor.type(line)
+            editor.press("Enter")
         editor.ask("execute('normal! zz')")
-        editor.terminal.await_value(editor.ghost_text, lambda grey: '"""' in grey, MODEL_PATIENCE_S)
-        editor.press("Tab")
         editor.terminal.await_value(
             editor.ghost_text, lambda grey: "return" in grey, MODEL_PATIENCE_S
         )
