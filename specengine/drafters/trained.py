@@ -162,7 +162,7 @@ class _Asked(Mapping[str, torch.Tensor]):
     """Tensors that note who is asked for: a network would run without the others."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._tensors = tensors
+        self._tensors: Mapping[str, torch.Tensor] = tensors
         self._asked: set[str] = set()
 
     def __getitem__(self, name: str) -> torch.Tensor:

@@ -84,8 +84,9 @@ class Block:
         sizes = self.sizes
         qkv = self.qkv(entering)
         qkv = qkv.view(*qkv.shape[:-1], -1, sizes.head_dim)
-        numbers = (sizes.num_heads, sizes.num_kv_heads, sizes.num_kv_heads)
-        queries, keys, values = qkv.split(numbers, -2)
+        first_value = sizes.num_heads + sizes.num_kv_heads
+        queries, values = qkv[..., : sizes.num_heads, :], qkv[..., first_value:, :]
+        keys = qkv[..., sizes.num_heads : first_value, :]
         queries = rotate(self._normed(queries, self.query_norm), turns)
         return queries, rotate(self._normed(keys, self.key_norm), turns), values
 

@@ -95,7 +95,7 @@ def load(folder: Path, num_layers: int | None = None) -> Head:
     """
     config = read_config(folder, SpeculatorsConfig)
     path = folder / CONFIG
-    kinds = {name: kind for kind, name in TYPES.items()}
+    kinds: dict[str, Kind] = {name: kind for kind, name in TYPES.items()}
     kind = kinds.get(config.speculators_model_type)
     if kind is None:
         raise LoadError(

@@ -72,6 +72,6 @@ def draft_ids_of(d2t: torch.Tensor, vocab_size: int, path: Path) -> torch.Tensor
             f"d2t in {path} points outside the target's {vocab_size} tokens.",
             hint="Fetch the head again.",
         )
-    if len(ids.unique()) < len(ids):
+    if not bool((ids.sort().values.diff() > 0).all()):
         raise LoadError(f"d2t in {path} names a token twice.", hint="Fetch the head again.")
     return ids

@@ -112,6 +112,7 @@ def side_by_side(
         joined = reference.rms(joined, "input_norm.weight")
     features = reference.linear(joined, "fc")
     token_ids = IDS[1:]
+    made = scored = features
     for _ in range(2):
         normed = reference.rms(features, f"{layer}.hidden_norm.weight")
         entering = torch.cat(

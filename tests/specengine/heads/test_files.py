@@ -104,7 +104,7 @@ def test_transformers_reads_the_layer_s_sizes(tmp_path: Path) -> None:
     sizes = tiny_head("eagle", TARGET).sizes
     assert (layer.hidden_size, layer.head_dim) == (sizes.hidden_size, sizes.head_dim)
     assert (layer.num_attention_heads, layer.num_key_value_heads) == (4, 2)
-    assert layer.rope_parameters["rope_theta"] == sizes.rope_theta
+    assert layer.to_dict()["rope_parameters"]["rope_theta"] == sizes.rope_theta
     assert layer.num_hidden_layers == 1
     assert (layer.vocab_size, layer.max_position_embeddings) == (VOCAB_SIZE, 2048)
 
