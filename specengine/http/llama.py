@@ -10,7 +10,7 @@ import contextlib
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -269,9 +269,8 @@ def _selected(whole: Mapping[str, object], fields: Sequence[str]) -> Mapping[str
 
 
 def _at(whole: Mapping[str, object], path: str) -> object:
-    value: object = whole
-    for key in path.split("/"):
-        if not isinstance(value, Mapping) or key not in value:
-            return None
-        value = value[key]
-    return value
+    key, _, rest = path.partition("/")
+    value = whole.get(key)
+    if not rest:
+        return value
+    return _at(cast("Mapping[str, object]", value), rest) if isinstance(value, Mapping) else None
