@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,7 +94,9 @@ class Terminal:
                 console.print(line, no_wrap=True, crop=True)
         black_to_white = [(0, 0, 0)] * 8
         theme = TerminalTheme(colours.background, colours.foreground, black_to_white)
-        console.save_svg(str(path), title=title, theme=theme)
+        drawn = console.export_svg(title=title, theme=theme)
+        # Its fonts would come from the network.
+        path.write_text(re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL))
 
     def _tmux(self, *arguments: str) -> str:
         return _tmux(self._socket, *arguments)

@@ -53,7 +53,7 @@ local function make_autocmds()
     vim.api.nvim_create_autocmd(events, { group = group, callback = callback })
   end
   on("FileType", on_filetype)
-  on({ "InsertCharPre", "InsertEnter" }, on_key)
+  on({ "TextChangedI", "TextChangedP", "InsertEnter" }, on_key)
   on("BufDelete", function(event) last_key_ms[event.buf] = nil end)
   on("ColorScheme", M.set_highlight)
 end
