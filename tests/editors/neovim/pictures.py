@@ -42,7 +42,9 @@ def _draw(folder: Path, name: str, colours: Colours) -> None:
         editor.terminal.await_value(
             editor.ghost_text, lambda grey: "return" in grey, MODEL_PATIENCE_S
         )
-        editor.await_status(r"ms$|s$")
+        editor.type("return ")  # typed along, so the time in the status line is that of such a key
+        editor.terminal.await_value(editor.ghost_text, lambda grey: grey.startswith("sorted"))
+        editor.await_status(r" \d+ ms$")
         editor.picture(f"neovim-{name}", ROOT / "docs")
 
 
