@@ -18,6 +18,8 @@ LINES: Final = (
     '"""Return the jobs that run, most urgent first."""',
 )
 
+ALONG: Final = "return "
+
 
 def main() -> None:
     """Write docs/neovim-dark.svg and docs/neovim-light.svg."""
@@ -42,8 +44,13 @@ def _draw(folder: Path, name: str, colours: Colours) -> None:
         editor.terminal.await_value(
             editor.ghost_text, lambda grey: "return" in grey, MODEL_PATIENCE_S
         )
-        editor.type("return ")  # typed along, so the time in the status line is that of such a key
-        editor.terminal.await_value(editor.ghost_text, lambda grey: grey.startswith("sorted"))
+        # Typed along, so that the time in the status line is that of such a key.
+        for typed in range(1, len(ALONG) + 1):
+            editor.type(ALONG[typed - 1])
+            rest = f"{ALONG[typed:]}sorted("
+            editor.terminal.await_value(
+                editor.ghost_text, lambda grey, rest=rest: grey.startswith(rest)
+            )
         editor.await_status(r" \d+ ms$")
         editor.picture(f"neovim-{name}", ROOT / "docs")
 
