@@ -395,9 +395,7 @@ def _train_heads(options: argparse.Namespace) -> None:
     machine = describe()
     hardware = f"{machine.cpu}, {machine.cores} cores, torch {machine.torch}"
     folder = train_heads(options, _benchmark_texts(), hardware, _show_progress)
-    print(
-        f'The head is in {folder}. Name it in models.toml: heads = {{ {options.kind} = "{folder}" }}'
-    )
+    print(f'The head is in {folder}. In models.toml: heads = {{ {options.kind} = "{folder}" }}')
 
 
 def _measure_middles(options: argparse.Namespace) -> None:

@@ -48,7 +48,7 @@ class StopReason(StrEnum):
     END_TOKEN = "end_token"
     LENGTH = "length"
     STOP_STRING = "stop_string"
-    STOP_TOKEN = "stop_token"  # noqa: S105 - no password
+    STOP_TOKEN = "stop_token"
     STOPPED = "stopped"
     CANCELLED = "cancelled"
 

@@ -170,7 +170,8 @@ class IntegerLinear:
     def of(cls, weight: torch.Tensor, bias: torch.Tensor | None, kernel: Kernel) -> IntegerLinear:
         """Round a weight [N, K] to 8 bits; K must be a multiple of 16."""
         assert weight.shape[1] % LANES == 0, f"rows of {weight.shape[1]}"
-        return cls(IntegerMatrix.of(weight, bias), *weight.shape, kernel)
+        num_out, num_in = weight.shape
+        return cls(IntegerMatrix.of(weight, bias), num_out, num_in, kernel)
 
     def __init__(self, matrix: IntegerMatrix, num_out: int, num_in: int, kernel: Kernel) -> None:
         """Take a weight that has N outputs and K inputs without its padding."""
@@ -187,7 +188,9 @@ class IntegerLinear:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return ``rows @ weight.T + bias``, [T, K] to [T, N], float32."""
-        pieces = [self._product(piece) for piece in rows.float().contiguous().split(MAX_ROWS)]
+        wide = rows.float().contiguous()
+        starts = range(0, wide.shape[0], MAX_ROWS)
+        pieces = [self._product(wide[start : start + MAX_ROWS]) for start in starts]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ ROW = PeerRow(
     tokens_per_pass=1.0,
     acceptance=None,
     speedup_vs_plain=1.0,
+    worst_speedup=1.0,
     ms_per_pass=10.0,
     texts_differ=0,
     texts=2,

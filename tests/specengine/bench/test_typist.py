@@ -8,7 +8,9 @@ import pytest
 
 from specengine.bench.typist import PAIRS, Stroke, keys_of, strokes_of
 
-TEXT = "    def send(self, words):\n        for word in words:\n            self.post(f[word], {})\n"
+TEXT = (
+    "    def send(self, words):\n        for word in words:\n            self.post(f[word], {})\n"
+)
 
 
 def written(strokes: list[Stroke]) -> str:
