@@ -70,7 +70,9 @@ def open_neovim(build: Build, short_folder: Path, ready_engine: ScriptedEngine) 
     def open_one(
         files: Mapping[str, str], settings: Mapping[str, object] | None = None
     ) -> Iterator[Neovim]:
-        server = {"engine": {"socket": str(ready_engine.path)}}
+        # It would write its statement once more behind an accepted one.
+        completion = {"lookAhead": False}
+        server = {"engine": {"socket": str(ready_engine.path)}, "completion": completion}
         profile = Profile(build, short_folder, settings={"server": server, **(settings or {})})
         with neovim(profile, *write(short_folder, files)) as editor:
             yield editor
