@@ -146,9 +146,9 @@ def test_escape_dismisses(editing: Editing) -> None:
 
 
 def test_grey_is_grey_in_dark_colours_too(editing: Editing) -> None:
-    editing.ask()
+    suggested = editing.ask()
     editing.workbench.choose_theme("Dark Modern")
-    editing.workbench.run("SpecEngine: Suggest Here")
-    assert editing.workbench.await_ghost_text() != ""
+    editing.workbench.type(suggested[0])
+    editing.workbench.await_ghost_text(suggested[1:])
     editing.workbench.picture("ghost_text_dark")
     editing.workbench.choose_theme("Light Modern")
