@@ -36,11 +36,12 @@ def _draw(folder: Path, name: str, colours: Colours) -> None:
     settings = {"server": {"engine": {"idleExitS": 20}}}
     with neovim(Profile(BUILDS[0], folder, settings=settings, colours=colours), path) as editor:
         editor.await_status(r"^smollm2\S*$")
-        editor.insert_at((before + above).count("\n") + 2, 5)
+        number = (before + above).count("\n") + 2
+        editor.insert_at(number, 5)
+        editor.ask(f"winrestview({{'topline': {number - 8}}})")
         for line in LINES:
             editor.type(line)
             editor.press("Enter")
-        editor.ask("execute('normal! zz')")
         editor.terminal.await_value(
             editor.ghost_text, lambda grey: "return" in grey, MODEL_PATIENCE_S
         )
