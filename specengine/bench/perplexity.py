@@ -19,7 +19,7 @@ from specengine.errors import LoadError
 from specengine.models.target import Target
 from specengine.models.targets import AnyPrecision, load_target
 
-PRECISIONS: Final[Sequence[AnyPrecision]] = ("float32", "bfloat16", "int8")
+PRECISIONS: Final[Sequence[AnyPrecision]] = ("float32", "bfloat16", "int8", "int4")
 """The first is what the others are held against."""
 ROWS: Final = 32
 

@@ -36,8 +36,10 @@ def test_each_precision_is_held_against_float32(tmp_path: Path) -> None:
     assert rows[0].against_float32 == rows[0].same_choice == 1.0
     for row in rows:
         assert row.num_tokens == 71
-        assert row.against_float32 == pytest.approx(1.0, abs=0.1)
-        assert row.same_choice > 0.8
+        # Random weights lose more by 4 bits than trained ones.
+        is_coarse = row.precision == "int4"
+        assert row.against_float32 == pytest.approx(1.0, abs=0.5 if is_coarse else 0.1)
+        assert row.same_choice > (0.3 if is_coarse else 0.8)
 
 
 def test_a_precision_that_cannot_be_had_is_left_out(
@@ -52,4 +54,4 @@ def test_a_precision_that_cannot_be_had_is_left_out(
 
     monkeypatch.setattr(perplexity, "load_target", refuse)
     rows = perplexity.measure("tiny", save_tiny_model(tmp_path), TEXTS, say_nothing)
-    assert [row.precision for row in rows] == ["float32", "bfloat16"]
+    assert [row.precision for row in rows] == ["float32", "bfloat16", "int4"]
