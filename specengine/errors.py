@@ -13,6 +13,7 @@
     │   ├─ EngineFailed       the engine could not load its model
     │   ├─ UpstreamFailed     a server upstream did not answer, or not as it should
     │   └─ InternalFault      our bug; the engine goes on serving
+    ├─ Refused                the HTTP door refuses a request before the engine hears of it
     ├─ ProtocolError          the other side sent something that is no frame of ours
     └─ EngineUnavailable      seen by the client: not started, connection lost, version differs
 
@@ -105,6 +106,23 @@ class InternalFault(RequestError):
     """A bug of ours ended this request; the log has the traceback."""
 
     code = "internal"
+
+
+class Refused(SpecEngineError):
+    """The HTTP door refuses a request before the engine hears of it."""
+
+    code = "refused"
+
+    def __init__(
+        self, what: str, *, hint: str = "", status: int = 400, reason: str = "", param: str = ""
+    ) -> None:
+        super().__init__(what, hint=hint)
+        self.status = status
+        """HTTP's."""
+        self.reason = reason
+        """OpenAI's ``code``; empty is none."""
+        self.param = param
+        """The field that is wrong; empty where it is none or several."""
 
 
 class ProtocolError(SpecEngineError):

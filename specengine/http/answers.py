@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from specengine.errors import InternalFault
-from specengine.http.problems import Refused
+from specengine.errors import InternalFault, Refused
 from specengine.protocol import CancelCause, StopReason
 from specengine.scheduler import Outcome
 
@@ -60,9 +59,9 @@ def check_finished(outcome: Outcome) -> Outcome:
     if outcome.stop_reason is not StopReason.CANCELLED:
         return outcome
     if outcome.cause is CancelCause.SHUTDOWN:
-        raise Refused(503, "the engine is being shut down.", code="shutting_down")
+        raise Refused("the engine is being shut down.", reason="shutting_down", status=503)
     if outcome.cause is CancelCause.SUPERSEDED:
-        raise Refused(409, "a newer request took this one's place.", code="superseded")
+        raise Refused("a newer request took this one's place.", reason="superseded", status=409)
     raise InternalFault(f"the request was cancelled ({outcome.cause}).")
 
 

@@ -18,12 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from specengine.errors import Refused
 from specengine.http import llama, openai, state
 from specengine.http.asking import Answering, Desk
 from specengine.http.body import read_json
 from specengine.http.endpoint import Endpoint
 from specengine.http.guard import Guard, Rules
-from specengine.http.problems import NOTHING_SNIFFED, Refused, answer_error, answer_json
+from specengine.http.problems import NOTHING_SNIFFED, answer_error, answer_json
 from specengine.journal import Journal
 from specengine.metrics import Metrics
 from specengine.models.registry import FimTemplate
@@ -126,7 +127,7 @@ PAGE_HEADERS: Final = _page_headers()
 async def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path[:200]} is nothing that this engine answers."
-    response = answer_error(Refused(error.status_code, what, code="not_found"))
+    response = answer_error(Refused(what, reason="not_found", status=error.status_code))
     response.headers.update(error.headers or {})
     return response
 

@@ -10,7 +10,7 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from specengine.http.problems import Refused
+from specengine.errors import Refused
 
 MAX_BODY_BYTES: Final = 8 * 2**20
 """As much as a frame of the socket door."""
@@ -38,13 +38,15 @@ async def read_json(scope: Scope, receive: Receive, form: type[T]) -> T:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     # Any page can send text or forms to any port; only what asks first can send this.
     if kind != "application/json":
-        raise Refused(415, f"the content type is {kind[:80]!a}.", hint="Send application/json.")
+        raise Refused(
+            f"the content type is {kind[:80]!a}.", hint="Send application/json.", status=415
+        )
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             body = await _read(headers, receive)
     except TimeoutError:
         what = f"the body did not come within {BODY_TIMEOUT_S:g} s."
-        raise Refused(408, what) from None
+        raise Refused(what, status=408) from None
     try:
         given = msgspec.json.decode(body, type=dict[str, object])
         # To clients null means the default.
@@ -52,11 +54,11 @@ async def read_json(scope: Scope, receive: Receive, form: type[T]) -> T:
     except (msgspec.DecodeError, RecursionError) as error:
         field = FIELD.search(str(error))
         param = field.group(1) if field else ""
-        raise Refused(400, f"the body is not usable: {error}.", param=param) from error
+        raise Refused(f"the body is not usable: {error}.", param=param) from error
 
 
 async def _read(headers: Headers, receive: Receive) -> bytes:
-    too_long = Refused(413, f"a body may have {MAX_BODY_BYTES} bytes.")
+    too_long = Refused(f"a body may have {MAX_BODY_BYTES} bytes.", status=413)
     given = headers.get("content-length", "0")
     if given.isdecimal() and int(given) > MAX_BODY_BYTES:
         raise too_long

@@ -11,7 +11,8 @@ from typing import Final, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from specengine.http.problems import MAX_HEAD_BYTES, Refused, answer_error
+from specengine.errors import Refused
+from specengine.http.problems import MAX_HEAD_BYTES, answer_error
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Connection(H11Protocol):
 
     def _refuse(self, status: int, what: str) -> None:
         """Answer without a request that could be answered, and close."""
-        response = answer_error(Refused(status, what))
+        response = answer_error(Refused(what, status=status))
         lines = [f"HTTP/1.1 {status} Refused".encode(), b"connection: close"]
         lines += [name + b": " + value for name, value in response.raw_headers]
         self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + bytes(response.body))

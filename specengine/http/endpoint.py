@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from specengine.errors import InternalFault, RequestError
+from specengine.errors import InternalFault, Refused, RequestError
 from specengine.http.body import PeerGone, read_json, until_gone
 from specengine.http.problems import NOTHING_SNIFFED, answer_error, answer_json
 
@@ -56,7 +56,7 @@ class Endpoint(Generic[B]):
             body = await read_json(scope, receive, self.form)
         except PeerGone:
             return
-        except RequestError as error:
+        except (RequestError, Refused) as error:
             await answer_error(error)(scope, receive, send)
             return
         await _while_connected(receive, self._answer(body, scope, receive, send))
@@ -68,7 +68,7 @@ class Endpoint(Generic[B]):
             else:
                 response = answer_json(await self.dialect.answer(body))
                 await response(scope, receive, send)
-        except RequestError as error:
+        except (RequestError, Refused) as error:
             await answer_error(error)(scope, receive, send)
         except Exception:
             logger.exception("an HTTP request failed")

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specengine.http.problems import MAX_HEAD_BYTES, Refused, answer_error
+from specengine.errors import Refused
+from specengine.http.problems import MAX_HEAD_BYTES, answer_error
 
 OPEN_PATHS: Final = frozenset({"/", "/health"})
 """Without a key: what probes ask, and the page, which holds no data and asks for the key."""
@@ -61,25 +62,29 @@ def check(rules: Rules, path: str, headers: Headers) -> None:
     # Beyond this machine a name may be anybody's; there every request needs the key.
     if rules.is_loopback and not _is_this_machine(host, rules.host):
         raise Refused(
-            403,
             f"the host {host[:100]!a} is not this engine.",
             hint="Ask it as localhost or by its address.",
-            code="host_not_allowed",
+            reason="host_not_allowed",
+            status=403,
         )
     origin = headers.get("origin")
     if origin is not None and not _is_same(origin, host):
         raise Refused(
-            403, "pages of other origins may not use this engine.", code="origin_not_allowed"
+            "pages of other origins may not use this engine.",
+            reason="origin_not_allowed",
+            status=403,
         )
     is_foreign = headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}
     if is_foreign and not (path == "/" and headers.get("sec-fetch-mode") == "navigate"):
-        raise Refused(403, "other sites may not use this engine.", code="origin_not_allowed")
+        raise Refused(
+            "other sites may not use this engine.", reason="origin_not_allowed", status=403
+        )
     if rules.api_key and path not in OPEN_PATHS and not _has_key(headers, rules.api_key):
         raise Refused(
-            401,
             "the API key is missing or wrong.",
             hint="Send it as Authorization: Bearer KEY.",
-            code="invalid_api_key",
+            reason="invalid_api_key",
+            status=401,
         )
 
 
@@ -98,7 +103,7 @@ def _check_length(scope: Scope) -> None:
     num_bytes = len(scope["raw_path"]) + len(scope["query_string"])
     num_bytes += sum(len(name) + len(value) for name, value in scope["headers"])
     if num_bytes > MAX_HEAD_BYTES:
-        raise Refused(431, f"a head may have {MAX_HEAD_BYTES} bytes.")
+        raise Refused(f"a head may have {MAX_HEAD_BYTES} bytes.", status=431)
 
 
 def _is_same(origin: str, host: str) -> bool:

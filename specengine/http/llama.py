@@ -14,11 +14,11 @@ from typing import Final, cast
 
 import msgspec
 
-from specengine.errors import RequestError
+from specengine.errors import Refused, RequestError
 from specengine.http.answers import check_finished, event, timings
 from specengine.http.asking import Desk
 from specengine.http.line_limits import LineLimits
-from specengine.http.problems import Refused, error_body
+from specengine.http.problems import error_body
 from specengine.http.templates import split
 from specengine.models.registry import FimTemplate
 from specengine.protocol import Complete, SamplingOptions, StopReason
@@ -125,7 +125,7 @@ class Llama:
                     else:
                         whole = self._whole(body, message, "".join(texts), part)
                         yield event({**whole, "content": ""})
-            except RequestError as error:
+            except (RequestError, Refused) as error:
                 if not texts:
                     raise
                 yield event(error_body(error))
@@ -231,7 +231,9 @@ def _prompt(body: Body) -> str:
         case [str() as only]:
             return only
         case _:
-            raise Refused(400, "prompt is a text, or a list that holds one text.", param="prompt")
+            raise Refused(
+                "prompt is a text, or a list that holds one text.", param="prompt", status=400
+            )
 
 
 def _stops(body: Body) -> list[str]:

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from specengine.errors import RequestError
+from specengine.errors import Refused, RequestError
 from specengine.http.answers import check_finished, event, num_healed, timings
 from specengine.http.asking import Desk
-from specengine.http.problems import Refused, error_body
+from specengine.http.problems import error_body
 from specengine.http.templates import split
 from specengine.models.registry import FimTemplate
 from specengine.protocol import Complete, SamplingOptions, StopReason
@@ -101,7 +101,7 @@ class Completions:
                     has_begun = True
                     yield event({**head, "choices": [choice], **more})
                     more.pop("timings", None)
-            except RequestError as error:
+            except (RequestError, Refused) as error:
                 if not has_begun:
                     raise
                 yield event(error_body(error))
@@ -226,16 +226,18 @@ def models(model: str, created: int, context_tokens: int) -> Mapping[str, object
 
 def _refuse_what_is_missing(body: CompletionBody) -> None:
     if body.echo:
-        raise Refused(400, "echo is not supported.", param="echo")
+        raise Refused("echo is not supported.", param="echo")
     if body.best_of is not None and body.best_of != body.n:
-        raise Refused(400, "best_of is not supported, only n.", param="best_of")
+        raise Refused("best_of is not supported, only n.", param="best_of")
 
 
 def _prompts(body: CompletionBody) -> list[str]:
     given = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     prompts = [prompt for prompt in given if isinstance(prompt, str)]
     if len(prompts) < len(given):
-        raise Refused(400, "a prompt of token ids is not supported; send text.", param="prompt")
+        raise Refused(
+            "a prompt of token ids is not supported; send text.", param="prompt", status=400
+        )
     return prompts
 
 
@@ -243,7 +245,9 @@ def _sampling(body: CompletionBody, seed: int) -> SamplingOptions:
     try:
         bias = {int(token_id): value for token_id, value in body.logit_bias.items()}
     except ValueError:
-        raise Refused(400, "the keys of logit_bias are token ids.", param="logit_bias") from None
+        raise Refused(
+            "the keys of logit_bias are token ids.", param="logit_bias", status=400
+        ) from None
     return SamplingOptions(
         temperature=body.temperature,
         seed=seed,

@@ -13,6 +13,7 @@ from specengine.errors import (
     EngineFailed,
     InternalFault,
     PromptTooLong,
+    Refused,
     RequestError,
 )
 
@@ -30,22 +31,6 @@ MAX_HEAD_BYTES: Final = 16 * 2**10
 NOTHING_SNIFFED: Final = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 
-class Refused(RequestError):
-    """The door itself refuses a request, before the engine hears of it."""
-
-    code = "refused"
-
-    def __init__(
-        self, status: int, what: str, *, hint: str = "", code: str = "", param: str = ""
-    ) -> None:
-        super().__init__(what, hint=hint)
-        self.status = status
-        self.reason = code
-        """OpenAI's ``code``; empty is none."""
-        self.param = param
-        """The field that is wrong; empty where it is none or several."""
-
-
 def answer_json(
     content: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
@@ -58,7 +43,7 @@ def answer_json(
     )
 
 
-def answer_error(error: RequestError) -> Response:
+def answer_error(error: RequestError | Refused) -> Response:
     """Return an error as a response."""
     status, _ = _status(error)
     headers: dict[str, str] = {}
@@ -69,7 +54,7 @@ def answer_error(error: RequestError) -> Response:
     return answer_json(error_body(error), status, headers)
 
 
-def error_body(error: RequestError) -> dict[str, object]:
+def error_body(error: RequestError | Refused) -> dict[str, object]:
     """Return the JSON of an error; inside a stream it is one more event."""
     _, kind = _status(error)
     reason, param = error.code, ""
@@ -85,7 +70,7 @@ def error_body(error: RequestError) -> dict[str, object]:
     }
 
 
-def _status(error: RequestError) -> tuple[int, str]:
+def _status(error: RequestError | Refused) -> tuple[int, str]:
     if isinstance(error, Refused):
         kinds = {401: "authentication_error", 403: "permission_error", 503: "server_error"}
         return error.status, kinds.get(error.status, "invalid_request_error")

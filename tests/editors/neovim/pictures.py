@@ -42,15 +42,14 @@ def _draw(folder: Path, name: str, colours: Colours) -> None:
         for line in LINES:
             editor.type(line)
             editor.press("Enter")
-        editor.terminal.await_value(
-            editor.ghost_text, lambda grey: "return" in grey, MODEL_PATIENCE_S
-        )
         # Typed along, so that the time in the status line is that of such a key.
         for typed in range(1, len(ALONG) + 1):
             editor.type(ALONG[typed - 1])
             rest = f"{ALONG[typed:]}sorted("
             editor.terminal.await_value(
-                editor.ghost_text, lambda grey, rest=rest: grey.startswith(rest)
+                editor.ghost_text,
+                lambda grey, rest=rest: grey.startswith(rest),
+                MODEL_PATIENCE_S,
             )
         editor.await_status(r" \d+ ms$")
         editor.picture(f"neovim-{name}", ROOT / "docs")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
+from specengine.errors import Refused
 from specengine.http import guard
 from specengine.http.guard import Rules, check
-from specengine.http.problems import Refused
 from tests.specengine.http import raw
 from tests.specengine.http.conftest import Play
 from tests.specengine.http.scripted import ScriptedEngine, writes
