@@ -167,7 +167,9 @@ class _Request:
             return self._superseded(ticket)
         if not run.settled.done():
             return self._finish(view, run.whole_lines, Outcome.ADOPTED, reason or "whole_lines")
-        if run.error is None and not run.is_refuted:
+        has_answer = run.error is None and not run.is_refuted
+        # A run may end where the user is by now; the editor will not ask again by itself.
+        if has_answer and run.remaining != view.forced:
             self._look_ahead(run, view)
             return self._finish(view, run.remaining, Outcome.ADOPTED, reason or "adopted")
         return await self._ask(view, ticket)

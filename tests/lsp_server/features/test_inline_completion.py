@@ -243,6 +243,24 @@ def test_adopted_run_that_goes_another_way_is_asked_anew(tmp_path: Path):
     assert play(tmp_path, scene).exits[-1] == ("shown", "end_token")
 
 
+def test_a_run_that_ends_where_the_user_is_is_followed_by_another_question(tmp_path: Path):
+    """All that it wrote is typed: it has nothing to show, and the editor asks only once."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("x = ")
+        stage.ask(0, 4)
+        request = await stage.engine.next_request()
+        stage.insert(0, 4, "fu")
+        answer = stage.ask(0, 6)
+        await asyncio.sleep(0)
+        request.answer("fu")
+        (await stage.engine.next_request()).answer("n(1)")
+        assert texts(await answer) == ["n(1)"]
+
+    assert play(tmp_path, scene).exits[-1] == ("shown", "end_token")
+
+
 def test_rest_of_a_line_asks_for_fewer_tokens(tmp_path: Path):
     async def scene(stage: Stage) -> None:
         await stage.connect()
