@@ -110,6 +110,7 @@ class _Pass(ctypes.Structure):
         ("arrived", ctypes.c_int32),
         ("generation", ctypes.c_int32),
         ("thread_num", ctypes.c_void_p),
+        ("team_size", ctypes.c_void_p),
     )
 
 
@@ -206,6 +207,7 @@ class IntegerLinear:
             logits=out.data_ptr(),
             model=ctypes.pointer(self._model),
             thread_num=self._kernel.thread_num if num_threads > 1 else None,
+            team_size=self._kernel.team_size if num_threads > 1 else None,
         )
         self._run(ctypes.byref(call), self._kernel.parallel)
         return out
@@ -364,6 +366,7 @@ class IntegerDecoder:
             0,
             0,
             self.kernel.thread_num if num_threads > 1 else None,
+            self.kernel.team_size if num_threads > 1 else None,
         )
         self._run(ctypes.byref(native), self.kernel.parallel)
         del alive

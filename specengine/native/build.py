@@ -70,6 +70,8 @@ class Kernel:
     """Address of GOMP_parallel, or 0: then one thread does all."""
     thread_num: int
     """Address of omp_get_thread_num."""
+    team_size: int
+    """Address of omp_get_num_threads."""
 
 
 @functools.cache
@@ -139,7 +141,7 @@ def _run(command: Iterable[str]) -> str | None:
     return None if done.returncode == 0 else done.stderr
 
 
-def _threads() -> tuple[int, int]:
+def _threads() -> tuple[int, int, int]:
     """Return the addresses of the functions of the OpenMP runtime that torch has loaded.
 
     A runtime of our own would keep a second team of threads spinning beside torch's.
@@ -149,13 +151,19 @@ def _threads() -> tuple[int, int]:
     for name in [*names, "libgomp.so.1", "libomp.dylib"]:
         try:
             runtime = ctypes.CDLL(name)
-            functions = (runtime.GOMP_parallel, runtime.omp_get_thread_num)
+            functions = (
+                runtime.GOMP_parallel,
+                runtime.omp_get_thread_num,
+                runtime.omp_get_num_threads,
+            )
         except (OSError, AttributeError):
             continue
-        parallel, thread_num = (ctypes.cast(each, ctypes.c_void_p).value for each in functions)
-        return parallel or 0, thread_num or 0
+        parallel, thread_num, team_size = (
+            ctypes.cast(each, ctypes.c_void_p).value or 0 for each in functions
+        )
+        return parallel, thread_num, team_size
     logger.info("no OpenMP runtime was found: the native pass runs on one thread")
-    return 0, 0
+    return 0, 0, 0
 
 
 def _processor_flags() -> frozenset[str]:

@@ -76,7 +76,7 @@ typedef struct {
   float *tapped;             /* [num_taps][num_rows][hidden] */
   const Model *model;
   _Atomic int32_t arrived, generation;
-  int (*thread_num)(void);
+  int (*thread_num)(void), (*team_size)(void);
 } Pass;
 
 /* ---- float32, one order for all ------------------------------------------------------------- */
@@ -570,6 +570,14 @@ static void release(void) {
 #endif
 }
 
+/* Return this thread's number. A team may be smaller than was asked for, as by OMP_THREAD_LIMIT; its
+   threads all write its true size, before the first of them waits for the others. */
+static int join(Pass *p) {
+  if (!p->thread_num) return 0;
+  p->num_threads = p->team_size();
+  return p->thread_num();
+}
+
 /* Keep the residual stream as it is behind so many layers, if somebody wants it. */
 static void tap(Pass *p, int thread, int num_layers) {
   size_t hidden = (size_t)p->model->hidden;
@@ -584,7 +592,7 @@ static void tap(Pass *p, int thread, int num_layers) {
 static void run(void *argument) {
   Pass *p = argument;
   const Model *m = p->model;
-  int t = p->thread_num ? p->thread_num() : 0, hidden = m->hidden;
+  int t = join(p), hidden = m->hidden;
   configure();
   tap(p, t, 0);
   for (int layer = 0; layer < m->num_layers; layer++) {
@@ -623,7 +631,7 @@ static void run(void *argument) {
 static void run_product(void *argument) {
   Pass *p = argument;
   const Model *m = p->model;
-  int t = p->thread_num ? p->thread_num() : 0;
+  int t = join(p);
   configure();
   for (int r = t; r < p->num_rows; r += p->num_threads)
     split(p, r, p->hidden + (size_t)r * m->hidden, m->hidden, m->head.num_in / DEPTH);

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,6 +125,34 @@ def test_the_number_of_threads_changes_no_bit(kernel: Kernel) -> None:
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+PASS_ON_TWO_THREADS = """
+import torch
+from specengine.cache.kv_cache import KVCache
+from tests.specengine.tiny import tiny_integer_decoder
+
+torch.set_num_threads(2)
+decoder = tiny_integer_decoder()
+print(int(decoder.forward([5, 6, 7], KVCache(decoder.kv_shape, 64), num_logits=1).argmax()))
+"""
+
+
+@pytest.mark.parametrize("limit", ["OMP_THREAD_LIMIT", "OMP_MAX_ACTIVE_LEVELS"])
+def test_a_pass_ends_also_with_fewer_threads_than_it_asked_for(kernel: Kernel, limit: str) -> None:
+    """What OpenMP gives is its own decision; whoever waits for more waits for ever."""
+    value = "1" if limit == "OMP_THREAD_LIMIT" else "0"
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", PASS_ON_TWO_THREADS],
+            env={**os.environ, **limits},
+            timeout=60,
+            check=True,
+            capture_output=True,
+        ).stdout
+        for limits in ({}, {limit: value})
+    ]
+    assert printed[0] == printed[1] != b""
 
 
 def test_what_a_longer_sequence_has_left_in_the_cache_does_not_matter(kernel: Kernel) -> None:
