@@ -101,7 +101,7 @@ class OwnEngine:
         decoder = load_target(folder, self.settings.precision, device=self.settings.device)
         capacity = min(self.settings.context_tokens, decoder.architecture.context_len)
         ends = tokenizer.end_ids | tokenizer.special_ids  # as for the target
-        return ModelDrafts(decoder, ends, 1, capacity)
+        return ModelDrafts(decoder, ends, 1, capacity, self.models.vocab_size)
 
 
 class OwnContestant:

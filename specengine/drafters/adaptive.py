@@ -446,6 +446,11 @@ class AdaptiveDrafter:
         if not len(draft):
             part.reason = NO_IDEA
             return Choice(0.0)
+        if any(law is not None for law in draft.laws):
+            # What was drawn must be proposed. To cut it, or to prefer another draft, because of
+            # what was drawn, an end say, would change the law of the text.
+            part.reason = ""
+            return Choice(PROBE_VALUE, member, draft)
         best, value, expected = 0, 0.0, 0.0
         for at, chance in enumerate(part.told(draft)[: len(costs) - 1], 1):
             expected += chance

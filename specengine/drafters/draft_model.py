@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 import torch
+import torch.nn.functional as F
 
 from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache, Slot
@@ -19,7 +20,7 @@ from specengine.models.registry import ModelEntry
 from specengine.models.target import Target
 from specengine.models.tokenizer import Tokenizer
 from specengine.noise import Stream, draw
-from specengine.sampling import GREEDY, Behind, Sampling, choose, probabilities, processed
+from specengine.sampling import GREEDY, NEVER, Behind, Sampling, choose, probabilities, processed
 
 CATCH_UP_ROWS: Final = 32
 """Tokens that the draft model reads in one pass."""
@@ -30,14 +31,25 @@ class ModelDrafts:
 
     name = "draft_model"
 
-    def __init__(self, model: Target, end_ids: frozenset[int], num_slots: int, capacity: int):
+    def __init__(
+        self,
+        model: Target,
+        end_ids: frozenset[int],
+        num_slots: int,
+        capacity: int,
+        vocab_size: int | None = None,
+    ) -> None:
+        """``vocab_size`` is the target's, where it pads its tokens otherwise."""
         self._model = model
+        self._vocab_size = vocab_size or model.vocab_size
         self._end_ids = end_ids
         self._prefixes = PrefixCache(lambda: KVCache(model.kv_shape, capacity), num_slots)
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> ModelDrafter:
         """Return a drafter on a slot of the draft model's own cache."""
-        return ModelDrafter(self._model, self._end_ids, self._prefixes, prompt_ids, sampling)
+        return ModelDrafter(
+            self._model, self._end_ids, self._prefixes, prompt_ids, sampling, self._vocab_size
+        )
 
 
 class ModelDrafter:
@@ -50,8 +62,10 @@ class ModelDrafter:
         prefixes: PrefixCache,
         prompt_ids: Sequence[int],
         sampling: Sampling,
+        vocab_size: int,
     ) -> None:
         self._model = model
+        self._vocab_size = vocab_size
         # What penalties would change is left to the target.
         self._sampling = replace(
             sampling, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0
@@ -110,6 +124,9 @@ class ModelDrafter:
 
     def _choose(self, logits: torch.Tensor) -> int:
         sampling, position = self._sampling, self._base_len + len(self._drafted)
+        # What is drawn must be a token of the target: to cut it off later would bias the text.
+        missing = self._vocab_size - logits.shape[1]
+        logits = F.pad(logits, (0, missing), value=NEVER)
         rows = processed(logits, [Behind((), ())], sampling)
         if sampling.method == "seeded" or sampling.is_greedy:
             return choose(rows, [position], sampling)[0]

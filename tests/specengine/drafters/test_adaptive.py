@@ -314,6 +314,26 @@ def test_drawn_tokens_do_not_decide_how_much_of_a_draft_is_kept() -> None:
     assert len(kept) == 1
 
 
+def test_a_drawn_draft_is_proposed_as_it_was_drawn() -> None:
+    """One that ends early, at an end that was drawn, must not be dropped for its shortness."""
+    clock, law = Clock(), torch.ones(4) / 4
+
+    def drawn(room: int) -> Draft:
+        return Draft((1,), (ROOT,), "drawn", laws=(law,))
+
+    auto = AdaptiveDrafts([Guesser("drawn", drawn, clock, 1.0)], times(*DEAR_ROWS), clock=clock)
+    drafter = auto.start(PROMPT)
+    for _ in range(200):
+        draft = drafter.propose(PROMPT, 7)
+        assert draft is not None
+        if len(draft):
+            drafter.verified(draft, 0, 10.0)
+    guesser = auto.sources[0]
+    assert isinstance(guesser, Guesser)
+    proposed = [part.drafts for part in auto.snapshot()]
+    assert proposed == [len(guesser.calls)]
+
+
 def test_a_tree_is_taken_as_a_whole_by_what_trees_brought() -> None:
     clock = Clock()
 

@@ -17,6 +17,7 @@ from specengine.drafters.draft_model import (
 from specengine.errors import ModelsIncompatible
 from specengine.models.decoder import Decoder
 from specengine.models.tokenizer import Tokenizer
+from specengine.sampling import Sampling
 from tests.specengine.tiny import SPECIAL, greedy, tiny_decoder, tiny_tokenizer
 
 PROMPT = tiny_tokenizer().encode("def f(self):\n    return ")
@@ -179,3 +180,17 @@ def test_other_tokens_are_refused_with_the_first_difference() -> None:
     other = Tokenizer(json.dumps(content).encode())
     with pytest.raises(ModelsIncompatible, match=r"token 0 is b'' in one and b'a' in the other"):
         check_same_tokens(tiny_tokenizer(), other)
+
+
+@pytest.mark.parametrize("more", [-3, 24])
+def test_its_laws_are_over_the_tokens_of_the_target(model: Decoder, more: int) -> None:
+    """Models of a family pad their vocabularies to other lengths."""
+    vocab_size = model.vocab_size + more
+    source = ModelDrafts(model, frozenset(), NUM_SLOTS, 256, vocab_size)
+    wish = Sampling(temperature=1.0, method="rejection")
+    draft = proposal(source.start(PROMPT, wish), PROMPT, 6)
+    assert all(token_id < vocab_size for token_id in draft.token_ids)
+    for law in draft.laws:
+        assert law is not None
+        assert law.shape == (vocab_size,)
+        assert float(law.sum()) == pytest.approx(1.0)
