@@ -134,7 +134,13 @@ def probabilities(rows: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     if sampling.is_greedy:
         best = rows.argmax(-1, keepdim=True)
         return torch.zeros_like(rows, dtype=torch.float64).scatter_(1, best, 1.0)
-    return (rows.double() / sampling.temperature).softmax(-1)
+    return _tempered(rows, sampling).softmax(-1)
+
+
+def _tempered(rows: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Return scores over the temperature, the best one 0, so that none is too small for it."""
+    wide = rows.double()
+    return (wide - wide.amax(-1, keepdim=True)) / sampling.temperature
 
 
 def _changes_rows(sampling: Sampling) -> bool:
@@ -176,7 +182,7 @@ def _penalized(row: torch.Tensor, behind: Behind, sampling: Sampling) -> torch.T
 
 def _limited(row: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """Exclude what is unlikely at the request's temperature; among equals the lowest ids stay."""
-    ordered, ids = torch.sort(row.double() / sampling.temperature, descending=True, stable=True)
+    ordered, ids = torch.sort(_tempered(row, sampling), descending=True, stable=True)
     if sampling.top_k:
         ordered[sampling.top_k :] = NEVER
     shares = ordered.softmax(-1)

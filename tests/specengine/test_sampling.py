@@ -200,3 +200,13 @@ def test_wishes_do_not_change_the_logits_they_are_given() -> None:
     logits = torch.tensor([[2.0, -2.0]])
     processed(logits, [Behind((0,), (1,))], Sampling(repetition_penalty=2, logit_bias=((0, 1.0),)))
     assert logits.tolist() == [[2.0, -2.0]]
+
+
+@pytest.mark.parametrize("temperature", [1e-308, 5e-324])
+def test_no_temperature_is_too_small_for_limits_and_probabilities(temperature: float) -> None:
+    row = torch.tensor([[-5.0, 1.0, 2.0, 9.0, 8.0, -7.0]])
+    limited = Sampling(temperature=temperature, top_k=3)
+    assert choose(processed(row, [Behind((), ())], limited), [5], limited) == [3]
+    law = probabilities(row, limited)[0]
+    assert law.isfinite().all()
+    assert law.argmax() == 3
