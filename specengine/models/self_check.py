@@ -33,7 +33,8 @@ def fault_of(target: Target, prefixes: PrefixCache) -> str | None:
 
 
 def _fault(target: Target, cache: KVCache) -> str | None:
-    prompt = [(1 + 7 * at) % target.vocab_size for at in range(target.prompt_rows)]
+    length = min(target.prompt_rows, cache.capacity - NUM_TOKENS)
+    prompt = [(1 + 7 * at) % target.vocab_size for at in range(length)]
     rows = target.forward(prompt, cache, num_logits=1)
     written: list[int] = []
     alone: list[torch.Tensor] = []

@@ -10,6 +10,7 @@ import torch
 from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache
 from specengine.models.decoder import Decoder
+from specengine.models.graphs import PROMPT_ROWS, GraphDecoder, run_again
 from specengine.models.self_check import fault_of
 from specengine.models.target import Tree
 from specengine.models.targets import Precision
@@ -61,3 +62,12 @@ def test_a_wide_pass_that_differs_is_a_fault() -> None:
 def test_rounding_is_no_fault() -> None:
     target = changed(lambda logits, width: logits * (1.001 if width > 1 else 1.0))
     assert fault_of(target, prefixes_of(target)) is None
+
+
+def test_a_short_context_is_enough_where_prompts_are_read_in_long_pieces() -> None:
+    like = tiny_decoder()
+    target = GraphDecoder(
+        like.architecture, like.weights, "float32", step_rows=8, recorder=run_again
+    )
+    prefixes = PrefixCache(lambda: KVCache(target.kv_shape, PROMPT_ROWS), 1)
+    assert fault_of(target, prefixes) is None
