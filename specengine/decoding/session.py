@@ -169,9 +169,11 @@ class Session:
         """Return how many rows the next pass has at most."""
         slot, target = self._slot, self.models.target
         num_pending = len(self._token_ids) - (0 if slot is None else slot.cache.length)
-        if num_pending > target.prompt_rows:
-            return target.prompt_rows
-        return num_pending + loop.draft_room(num_pending, self.limits.num_draft_tokens)
+        most = target.prompt_rows
+        if num_pending <= target.prompt_rows:
+            most = num_pending + loop.draft_room(num_pending, self.limits.num_draft_tokens)
+        # Of a prompt that was not leased yet, all but one token may turn out to be stored.
+        return most if slot is not None else max(most, 1 + self.limits.num_draft_tokens)
 
     def prepare(self) -> Rows | None:
         """Return what the target must compute next; ``take`` must follow, with its logits.
@@ -353,6 +355,7 @@ class Session:
 
     def _commit(self, num_before: int) -> str:
         """Take over the new tokens up to where the completion ends; return their text."""
+        text = ""
         for at in range(num_before, len(self._token_ids)):
             token_id = self._token_ids[at]
             if self.models.ends_text(token_id):
@@ -366,24 +369,25 @@ class Session:
             # A token without bytes counts too, or a model that writes nothing else never ends.
             self._num_written += num_bytes > num_forced or num_forced == 0
             self._forced = self._forced.after(token_id)
+            text += self._new_text(token_id)
+            if self._stops.has_met:
+                self._end(at + 1, StopReason.STOP_STRING)
+                break
             if self._num_written == self.limits.max_tokens:
                 self._end(at + 1, StopReason.LENGTH)
                 break
-        return self._new_text(self._token_ids[num_before:])
+        return text
 
     def _end(self, length: int, reason: StopReason) -> None:
         del self._token_ids[length:]
         self.stop_reason = reason
 
-    def _new_text(self, token_ids: list[int]) -> str:
-        """Return the text of tokens, without the part that stands before the cursor already."""
-        new_bytes = b"".join(map(self.models.tokenizer.token_bytes, token_ids))
+    def _new_text(self, token_id: int) -> str:
+        """Return a token's text, without the part that stands before the cursor already."""
+        new_bytes = self.models.tokenizer.token_bytes(token_id)
         hidden = min(self._num_hidden_bytes, len(new_bytes))
         self._num_hidden_bytes -= hidden
-        text = self._stops.feed(self._decoder.decode(new_bytes[hidden:]))
-        if self._stops.has_met:
-            self.stop_reason = StopReason.STOP_STRING
-        return text
+        return self._stops.feed(self._decoder.decode(new_bytes[hidden:]))
 
     def _ms_since(self, started: float) -> float:
         return (self.clock() - started) * 1000

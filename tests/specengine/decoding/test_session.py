@@ -503,6 +503,34 @@ def test_a_stop_string_ends_the_text_and_is_no_part_of_it() -> None:
     assert session.stop_reason is StopReason.STOP_STRING
 
 
+def test_tokens_end_with_the_one_that_completes_a_stop_string_whatever_was_drafted() -> None:
+    plain = new_session(new_models(), max_tokens=60)
+    stop = run(plain)[20:23]
+    right = ScriptedDrafts(adversaries.oracle(plain_text(plain)))
+    one, other = (
+        new_session(new_models(), source, max_tokens=60, stop=(stop,), num_logprobs=0)
+        for source in (None, right)
+    )
+    assert run(one) == run(other)
+    assert one.written_ids == other.written_ids
+    assert one.logprobs == other.logprobs
+
+
+def test_no_pass_has_more_rows_than_was_said_also_where_the_prompt_is_stored() -> None:
+    models = new_models()
+    run(new_session(models))
+    session = new_session(models, ScriptedDrafts(lambda ids, room: [7] * room))
+    session.limits = replace(session.limits, num_draft_tokens=31)
+    while session.stop_reason is None:
+        most = session.most_rows
+        rows = session.prepare()
+        assert rows is not None
+        assert len(rows.token_ids) <= most
+        (logits,) = models.target.forward_batch([rows])
+        session.take(logits)
+    session.close()
+
+
 def test_a_stop_token_ends_the_text_and_is_no_part_of_it() -> None:
     plain = new_session(new_models())
     run(plain)
