@@ -7,6 +7,8 @@ Requests may come while the models load; they wait.
 from __future__ import annotations
 
 import functools
+import hashlib
+import itertools
 import logging
 import queue
 import threading
@@ -137,6 +139,7 @@ class Engine:
             max_waiting=settings.max_waiting,
             target=self._target,
         )
+        self._numbers = itertools.count()
         self._is_closing = False
         self._failure: EngineFailed | None = None
         self._failed_at = 0.0
@@ -415,7 +418,8 @@ class Engine:
         capacity = min(self.settings.context_tokens, decoder.architecture.context_len)
         # One more slot than requests run: a request that ends and one that starts may overlap.
         ends = tokenizer.end_ids | tokenizer.special_ids  # as for the target
-        return ModelDrafts(decoder, ends, self.settings.slots + 1, capacity)
+        vocab_size = self._models.vocab_size
+        return ModelDrafts(decoder, ends, self.settings.slots + 1, capacity, vocab_size)
 
     def _head_drafts(self, kind: str) -> DrafterSource:
         assert self._models is not None
@@ -518,6 +522,16 @@ class Engine:
         assert self._models is not None
         options = msgspec.structs.asdict(message.sampling)
         options["logit_bias"] = tuple(message.sampling.logit_bias.items())
+        if message.sampling.method == "rejection":
+            # The same coins may not judge a draft that an earlier text, which they made, brings.
+            options["seed"] = _own_seed(message.sampling.seed, next(self._numbers))
         sampling = Sampling(**options)
         sampling.check(self._models.vocab_size)
         return sampling
+
+
+def _own_seed(seed: int, number: int) -> int:
+    """Return a seed for the request of that number; that of the first is the seed itself."""
+    if number == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:8], "big")

@@ -442,6 +442,19 @@ def test_a_request_s_wishes_reach_its_session(engine: Engine) -> None:
     assert ended.text == ""
 
 
+def test_rejection_gives_each_request_coins_of_its_own(engine: Engine) -> None:
+    """The same coins would judge drafts that come from the text which they made."""
+    client = Client(engine)
+    wish = SamplingOptions(temperature=1.5, method="rejection")
+    texts = {
+        client.ask("x = ", max_tokens=12, sampling=wish, drafter="none").text for _ in range(3)
+    }
+    assert len(texts) == 3
+    seeded = SamplingOptions(temperature=1.5)
+    same = {client.ask("x = ", max_tokens=12, sampling=seeded).text for _ in range(3)}
+    assert len(same) == 1
+
+
 @pytest.mark.parametrize("stop_ids", [(-1,), (2**40,), tuple(range(65))])
 def test_stop_ids_that_are_no_tokens_or_too_many_are_refused(
     engine: Engine, stop_ids: tuple[int, ...]
