@@ -5,9 +5,11 @@ So everything that differs between passes lies in one tensor of the device, and 
 for each width and each length of the window. The host sends that tensor, replays, and waits once,
 for the logits.
 
-A step has ``step_rows`` rows whatever was drafted, and a prompt is read ``PROMPT_ROWS`` at a time.
-So plain and speculative decoding run the same kernels on the same shapes, which is what law 1 rests
-on here: unlike on the CPU, a row of another width may round differently in bfloat16.
+A step has ``step_rows`` rows whatever was drafted, and a prompt is read ``PROMPT_ROWS`` at a time,
+so most passes of plain and speculative decoding run the same kernels on the same shapes. Not all:
+a tree's paths lie at other places of the window, the step behind a prompt's last chunk is as wide as
+that, and the window's length depends on where a step began. Unlike on the CPU, rows may round
+otherwise then.
 """
 
 from __future__ import annotations
