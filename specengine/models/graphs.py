@@ -7,8 +7,8 @@ for the logits.
 
 A step has ``step_rows`` rows whatever was drafted, and a prompt is read ``PROMPT_ROWS`` at a time,
 so most passes of plain and speculative decoding run the same kernels on the same shapes. Not all:
-a tree's paths lie at other places of the window, the step behind a prompt's last chunk is as wide as
-that, and the window's length depends on where a step began. Unlike on the CPU, rows may round
+a tree's paths lie at other places of the window, the step behind a prompt's last chunk is as wide
+as that, and the window's length depends on where a step began. Unlike on the CPU, rows may round
 otherwise then.
 """
 
