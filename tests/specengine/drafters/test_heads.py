@@ -2,84 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 
-from specengine.cache.kv_cache import KVCache
-from specengine.cache.prefix_cache import PrefixCache
-from specengine.decoding.prompt import PromptLayout
-from specengine.decoding.session import Limits, Models, Session
-from specengine.draft import Draft
-from specengine.drafters.base import Drafter, DrafterSource, Observer
+from specengine.drafters.base import DrafterSource, Observer
 from specengine.drafters.none import NoDrafts
 from specengine.drafters.trained import drafts_of
 from specengine.heads.head import Kind
-from specengine.models.decoder import Decoder
-from specengine.models.integer import IntegerDecoder
-from specengine.models.registry import ModelEntry
-from specengine.sampling import GREEDY, Sampling
+from specengine.sampling import Sampling
+from tests.specengine.drafters.tiny_sessions import (
+    PREFIX,
+    AnyDecoder,
+    Noting,
+    models_of,
+    run,
+    session_of,
+)
 from tests.specengine.heads.tiny_heads import DEPTH, tiny_head
 from tests.specengine.tiny import (
     tiny_architecture,
     tiny_decoder,
     tiny_integer_decoder,
-    tiny_tokenizer,
 )
 
-LAYOUT = PromptLayout(ModelEntry(name="tiny", source="/tiny"), tiny_tokenizer(), 256)
-PREFIX = "def f(self):\n    return self\n\ndef g(self):\n    ret" * 2
 OBSERVERS: tuple[Kind, ...] = ("medusa", "eagle", "parallel", "mtp")
 KINDS: tuple[Kind, ...] = (*OBSERVERS, "draft_model")
 TINY = tiny_architecture()
-AnyDecoder = Decoder | IntegerDecoder
 
 
 def source_of(kind: Kind, decoder: AnyDecoder) -> DrafterSource:
     return drafts_of(tiny_head(kind, TINY), decoder, 2)
-
-
-class Noting:
-    """Notes what a drafter proposes."""
-
-    def __init__(self, source: DrafterSource) -> None:
-        self.name, self._source = source.name, source
-        self.drafts: list[Draft] = []
-
-    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Drafter:
-        drafter = self._source.start(prompt_ids, sampling)
-        propose = drafter.propose
-
-        def noting(token_ids: Sequence[int], max_tokens: int) -> Draft | None:
-            draft = propose(token_ids, max_tokens)
-            if draft is not None:
-                self.drafts.append(draft)
-            return draft
-
-        setattr(drafter, "propose", noting)  # noqa: B010
-        return drafter
-
-
-def models_of(decoder: AnyDecoder) -> Models:
-    prefixes = PrefixCache(lambda: KVCache(decoder.kv_shape, 512), 2)
-    return Models(decoder, tiny_tokenizer(), decoder.vocab_size, prefixes)
-
-
-def session_of(
-    models: Models, source: DrafterSource, prefix: str = PREFIX, sampling: Sampling | None = None
-) -> Session:
-    sampling = sampling or Sampling()
-    prompt = LAYOUT.lay_out(prefix, "", heal=True)
-    drafter = source.start(prompt.token_ids, sampling)
-    return Session(models, prompt, drafter, sampling, Limits(32, 7))
-
-
-def run(session: Session) -> tuple[int, ...]:
-    while session.stop_reason is None:
-        session.advance()
-    session.close()
-    return session.written_ids
 
 
 @pytest.fixture(params=["torch", "native"])
