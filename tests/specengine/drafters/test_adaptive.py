@@ -315,23 +315,20 @@ def test_drawn_tokens_do_not_decide_how_much_of_a_draft_is_kept() -> None:
 
 
 def test_a_drawn_draft_is_proposed_as_it_was_drawn() -> None:
-    """One that ends early, at an end that was drawn, must not be dropped for its shortness."""
-    clock, law = Clock(), torch.ones(4) / 4
+    """Seven tokens are worth a wider pass, one is not; an end that was drawn decides nothing."""
 
     def drawn(room: int) -> Draft:
-        return Draft((1,), (ROOT,), "drawn", laws=(law,))
+        return Draft((1,), (ROOT,), "drawn", laws=(torch.ones(4) / 4,))
 
-    auto = AdaptiveDrafts([Guesser("drawn", drawn, clock, 1.0)], times(*DEAR_ROWS), clock=clock)
-    drafter = auto.start(PROMPT)
-    for _ in range(200):
-        draft = drafter.propose(PROMPT, 7)
-        assert draft is not None
-        if len(draft):
-            drafter.verified(draft, 0, 10.0)
-    guesser = auto.sources[0]
-    assert isinstance(guesser, Guesser)
-    proposed = [part.drafts for part in auto.snapshot()]
-    assert proposed == [len(guesser.calls)]
+    clock = Clock()
+    step = times(10.0, 17.0, 17.0, 17.0)
+    auto = AdaptiveDrafts([Guesser("drawn", drawn, clock, 0.3)], step, clock=clock)
+    (part,) = auto._parts  # pyright: ignore[reportPrivateUsage]
+    part.asked, part.ms, part.tokens = 10.0, 20.0, 70.0
+    part.tried, part.right = [100.0] * 7, [60.0, *[95.0] * 6]
+    draft = auto.start(PROMPT).propose(PROMPT, 7)
+    assert draft is not None
+    assert len(draft) == 1
 
 
 def test_a_tree_is_taken_as_a_whole_by_what_trees_brought() -> None:
