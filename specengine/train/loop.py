@@ -36,7 +36,7 @@ class Plan(msgspec.Struct, frozen=True):
     """What the optimizer does."""
 
     tokens: int
-    """To train on, without padding; the rate falls over the last fifth of them."""
+    """To train on, without padding; the rate falls all the way."""
     learning_rate: float = 3e-4
     warmup_steps: int = 40
     batch_tokens: int = 4096
@@ -180,10 +180,12 @@ class Run:
         return round(total, 4), sum(batch.num_tokens for batch in made), rate
 
     def _rate_share(self) -> float:
-        """Return the part of the full rate: a warm-up, a plateau, a fall over the last fifth."""
+        """Return the part of the full rate: a warm-up, then a straight line down to nothing.
+
+        Source:  Bergsma et al. 2025, arXiv 2502.15938.
+        """
         warm = min(1.0, (self.progress.step + 1) / self._plan.warmup_steps)
-        left = 1.0 - self.progress.tokens / self._plan.tokens
-        return warm * max(0.05, min(1.0, left / 0.2))
+        return warm * max(0.0, 1.0 - self.progress.tokens / self._plan.tokens)
 
     def _measure(self, measured: dict[SampleLayout, list[Sample]], on_line: OnLine) -> None:
         for layout, samples in measured.items():

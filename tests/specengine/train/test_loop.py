@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -126,13 +127,13 @@ def test_a_run_of_another_rank_is_refused(tmp_path: Path) -> None:
         Run(network_of(rank=8), tmp_path, PLAN)
 
 
-def test_the_rate_warms_up_and_falls_over_the_last_fifth(tmp_path: Path) -> None:
+def test_the_rate_warms_up_and_falls_in_a_straight_line(tmp_path: Path) -> None:
     plan = msgspec.structs.replace(PLAN, tokens=8_000, warmup_steps=3)
     Run(network_of(), tmp_path, plan).train(batches(), {}, lambda _: None)
-    rates = [line.rate for line in read_history(tmp_path) if isinstance(line, Step)]
-    assert rates[0] == pytest.approx(plan.learning_rate / 3)
-    assert max(rates) == plan.learning_rate
-    assert rates[-1] < plan.learning_rate
+    lines = [line for line in read_history(tmp_path) if isinstance(line, Step)]
+    assert lines[0].rate == pytest.approx(plan.learning_rate / 3)
+    for before, line in itertools.pairwise(lines[2:]):
+        assert line.rate == pytest.approx(plan.learning_rate * (1 - before.tokens / plan.tokens))
 
 
 def test_batches_depend_on_seed_and_step_alone() -> None:
