@@ -5,52 +5,24 @@ Source:  EAGLE-2, Li et al. 2024, arXiv 2406.16858 (dynamic trees); EAGLE-3, arX
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 
 from specengine.draft import NOTHING, ROOT, Draft
+from specengine.drafters.feature_drafter import FeatureDrafter
 from specengine.heads.candidates import Candidates, to_lists
-from specengine.heads.features import FeatureNetwork
-from specengine.heads.head_cache import HeadStore
-from specengine.heads.reader import Reader
-from specengine.sampling import GREEDY, Sampling
 
+NAME: Final = "eagle"
 BREADTH: Final = 2
 """Children of a node, and nodes of a level that are continued."""
 LEAST_CONFIDENCE: Final = 0.12
 """Of a node that is worth a row, and of one that is worth going on from."""
 
 
-class EagleDrafts:
-    """Source that owns the network."""
-
-    name = "eagle"
-
-    def __init__(self, network: FeatureNetwork, store: HeadStore) -> None:
-        self._network, self._store = network, store
-
-    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> EagleDrafter:
-        """Return a drafter with the rows that an earlier text has left."""
-        return EagleDrafter(self._network, self._store, prompt_ids)
-
-
-class EagleDrafter:
-    """The layer on one request. Passes of it are short: a draft is one call."""
-
-    def __init__(
-        self, network: FeatureNetwork, store: HeadStore, prompt_ids: Sequence[int]
-    ) -> None:
-        self._network = network
-        self._reader = Reader(network, store, prompt_ids)
-        self._draft_ids = network.head.draft_ids
-        self.layers = tuple(sorted(set(network.head.layers)))
-
-    @torch.inference_mode()
-    def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
-        """Take the features of committed tokens."""
-        self._reader.observe(streams, start)
+class EagleDrafter(FeatureDrafter):
+    """The layer on one request."""
 
     @torch.inference_mode()
     def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
@@ -64,11 +36,7 @@ class EagleDrafter:
         self._branch(found, [(ROOT, row)])
         self._grow(found, row, len(token_ids), max_tokens)
         cache.truncate(committed)
-        return found.best(max_tokens, EagleDrafts.name, LEAST_CONFIDENCE)
-
-    def close(self) -> None:
-        """Leave the rows to the next request."""
-        self._reader.close()
+        return found.best(max_tokens, NAME, LEAST_CONFIDENCE)
 
     def _grow(self, found: Candidates, row: torch.Tensor, num_tokens: int, max_tokens: int) -> None:
         """Continue the most confident nodes of each level in one pass of the layer."""
@@ -105,7 +73,7 @@ class EagleDrafter:
         """Add the likeliest tokens behind some nodes."""
         logits = self._network.logits(torch.stack([row for _, row in rows]))
         best = logits.softmax(-1).topk(BREADTH)
-        guesses = to_lists(self._draft_ids[best.indices.cpu()])
+        guesses = to_lists(self._network.head.draft_ids[best.indices.cpu()])
         for (node, _), tokens, values in zip(rows, guesses, to_lists(best.values), strict=True):
             for token_id, probability in zip(tokens, values, strict=True):
                 found.add(token_id, node, probability)

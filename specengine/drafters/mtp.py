@@ -6,49 +6,22 @@ Source:  multi-token prediction, DeepSeek-V3, arXiv 2412.19437, section 2.2; Glo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 
 from specengine.draft import NOTHING, ROOT, Draft
+from specengine.drafters.feature_drafter import FeatureDrafter
 from specengine.heads.candidates import Candidates
-from specengine.heads.features import FeatureNetwork
-from specengine.heads.head_cache import HeadStore
-from specengine.heads.reader import Reader
-from specengine.sampling import GREEDY, Sampling
 
+NAME: Final = "mtp"
 LEAST_CONFIDENCE: Final = 0.12
 """Product of the probabilities of a draft's tokens, below which it ends."""
 
 
-class MtpDrafts:
-    """Source that owns the modules."""
-
-    name = "mtp"
-
-    def __init__(self, network: FeatureNetwork, store: HeadStore) -> None:
-        self._network, self._store = network, store
-
-    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> MtpDrafter:
-        """Return a drafter with the rows that an earlier text has left."""
-        return MtpDrafter(self._network, self._store, prompt_ids)
-
-
-class MtpDrafter:
+class MtpDrafter(FeatureDrafter):
     """The modules on one request."""
-
-    def __init__(
-        self, network: FeatureNetwork, store: HeadStore, prompt_ids: Sequence[int]
-    ) -> None:
-        self._network = network
-        self._reader = Reader(network, store, prompt_ids)
-        self.layers = network.head.layers
-
-    @torch.inference_mode()
-    def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
-        """Take the streams of committed tokens."""
-        self._reader.observe(streams, start)
 
     @torch.inference_mode()
     def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
@@ -66,11 +39,7 @@ class MtpDrafter:
             node = found.add(token_id, node, float(probability))
             if found.confidences[node] < LEAST_CONFIDENCE:
                 break
-        return found.best(max_tokens, MtpDrafts.name, LEAST_CONFIDENCE)
-
-    def close(self) -> None:
-        """Leave the rows to the next request."""
-        self._reader.close()
+        return found.best(max_tokens, NAME, LEAST_CONFIDENCE)
 
     def _step(self, module: int, token_id: int, row: torch.Tensor, position: int) -> torch.Tensor:
         cache = self._reader.caches[module]

@@ -5,50 +5,27 @@ Source:  P-EAGLE, arXiv 2602.01469; the idea is An et al. 2025, arXiv 2504.18583
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 
 from specengine.draft import NOTHING, Draft
+from specengine.drafters.feature_drafter import FeatureDrafter
 from specengine.heads.candidates import from_positions
-from specengine.heads.features import FeatureNetwork
-from specengine.heads.head_cache import HeadStore
-from specengine.heads.reader import Reader
-from specengine.sampling import GREEDY, Sampling
 
+NAME: Final = "parallel"
 BREADTH: Final = 3
 LEAST_CONFIDENCE: Final = 0.1
 
 
-class ParallelDrafts:
-    """Source that owns the network."""
-
-    name = "parallel"
-
-    def __init__(self, network: FeatureNetwork, store: HeadStore) -> None:
-        self._network, self._store = network, store
-
-    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> ParallelDrafter:
-        """Return a drafter with the rows that an earlier text has left."""
-        return ParallelDrafter(self._network, self._store, prompt_ids)
-
-
-class ParallelDrafter:
+class ParallelDrafter(FeatureDrafter):
     """The layer on one request."""
 
-    def __init__(
-        self, network: FeatureNetwork, store: HeadStore, prompt_ids: Sequence[int]
-    ) -> None:
-        self._network = network
-        self._reader = Reader(network, store, prompt_ids)
-        self._draft_ids = network.head.ids()
-        self.layers = tuple(sorted(set(network.head.layers)))
-
-    @torch.inference_mode()
-    def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
-        """Take the features of committed tokens."""
-        self._reader.observe(streams, start)
+    @functools.cached_property
+    def _draft_ids(self) -> list[int]:
+        return self._network.head.ids()
 
     @torch.inference_mode()
     def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
@@ -64,14 +41,10 @@ class ParallelDrafter:
             self._network.logits(rows).softmax(-1),
             self._draft_ids,
             max_tokens,
-            ParallelDrafts.name,
+            NAME,
             LEAST_CONFIDENCE,
             BREADTH,
         )
-
-    def close(self) -> None:
-        """Leave the rows to the next request."""
-        self._reader.close()
 
     def _masked(self, start: int, num_masks: int) -> torch.Tensor:
         """Return the rows of so many masks from a position on."""

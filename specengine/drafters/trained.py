@@ -11,11 +11,12 @@ import torch
 
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.dflash import DFlashDrafts
-from specengine.drafters.eagle import EagleDrafts
+from specengine.drafters.eagle import EagleDrafter
+from specengine.drafters.feature_drafter import FeatureDrafter, FeatureDrafts
 from specengine.drafters.layer_skip import LayerSkipDrafts
 from specengine.drafters.medusa import MedusaDrafts
-from specengine.drafters.mtp import MtpDrafts
-from specengine.drafters.parallel import ParallelDrafts
+from specengine.drafters.mtp import MtpDrafter
+from specengine.drafters.parallel import ParallelDrafter
 from specengine.drafters.pruned import PrunedDrafts
 from specengine.drafters.streaming import StreamingDrafts
 from specengine.errors import LoadError, SettingsInvalid
@@ -45,6 +46,12 @@ Weights = Callable[[], TensorReader]
 
 CACHE_ROWS: Final = 1024
 """Of each of a head's layers for one text: it looks at the end of a long one."""
+FEATURE_DRAFTERS: Final[Mapping[str, type[FeatureDrafter]]] = {
+    "eagle": EagleDrafter,
+    "mtp": MtpDrafter,
+    "parallel": ParallelDrafter,
+}
+"""By kinds of heads; EAGLE-1 drafts as EAGLE-3 does."""
 
 
 def trained_drafts(
@@ -145,9 +152,8 @@ def _source(head: Head, target: Target, num_slots: int, weights: Weights | None)
     # A module reads one token more than the one before it.
     lags = [module + 1 for module in range(network.num_modules)]
     store = _store(head, target, lags, num_slots)
-    if head.kind == "mtp":
-        return MtpDrafts(network, store)
-    return (ParallelDrafts if head.kind == "parallel" else EagleDrafts)(network, store)
+    name = head.kind if head.kind in FEATURE_DRAFTERS else "eagle"
+    return FeatureDrafts(name, FEATURE_DRAFTERS[name], network, store)
 
 
 def _store(head: Head, target: Target, lags: Sequence[int], num_slots: int) -> HeadStore:

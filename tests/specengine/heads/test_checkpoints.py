@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from specengine.drafters.dflash import DFlashDrafts
-from specengine.drafters.eagle import EagleDrafts
+from specengine.drafters.feature_drafter import FeatureDrafts
 from specengine.drafters.medusa import MedusaDrafts
 from specengine.drafters.trained import CACHE_ROWS, trained_drafts
 from specengine.errors import LoadError, ModelsIncompatible
@@ -80,7 +80,7 @@ def load(folder: Path) -> Head:
 
 def feature_network(folder: Path) -> FeatureNetwork:
     source = trained_drafts(folder, tiny_decoder(), tiny_tokenizer(), 2)
-    assert isinstance(source, EagleDrafts)
+    assert isinstance(source, FeatureDrafts)
     return source._network
 
 
@@ -283,7 +283,7 @@ def test_a_copy_of_the_target_s_embedding_takes_no_memory(tmp_path: Path) -> Non
     decoder = tiny_decoder()
     decoder.weights.embedding.copy_(decoder.weights.embedding.half())
     source = trained_drafts(checkpoint.save(tmp_path), decoder, tiny_tokenizer(), 2)
-    assert isinstance(source, EagleDrafts)
+    assert isinstance(source, FeatureDrafts)
     assert source._network._embedding is decoder.weights.embedding
 
 

@@ -1,0 +1,55 @@
+"""What drafters over a feature network share: rows of one text, kept in step with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from specengine.draft import Draft
+from specengine.heads.features import FeatureNetwork
+from specengine.heads.head_cache import HeadStore
+from specengine.heads.reader import Reader
+from specengine.sampling import GREEDY, Sampling
+
+
+class FeatureDrafter:
+    """A network on one request. Its passes are short: a draft is one call."""
+
+    def __init__(
+        self, network: FeatureNetwork, store: HeadStore, prompt_ids: Sequence[int]
+    ) -> None:
+        self._network = network
+        self._reader = Reader(network, store, prompt_ids)
+        self.layers = tuple(sorted(set(network.head.layers)))
+
+    @torch.inference_mode()
+    def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
+        """Take the streams of committed tokens."""
+        self._reader.observe(streams, start)
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        """Return the draft of the kind."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Leave the rows to the next request."""
+        self._reader.close()
+
+
+class FeatureDrafts:
+    """Source that owns the network."""
+
+    def __init__(
+        self,
+        name: str,
+        drafter: type[FeatureDrafter],
+        network: FeatureNetwork,
+        store: HeadStore,
+    ) -> None:
+        self.name = name
+        self._drafter, self._network, self._store = drafter, network, store
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> FeatureDrafter:
+        """Return a drafter with the rows that an earlier text has left."""
+        return self._drafter(self._network, self._store, prompt_ids)
