@@ -66,6 +66,12 @@ class LoadError(SpecEngineError):
     code = "load"
 
 
+class TrainingFailed(SpecEngineError):
+    """A training run cannot go on; what it has saved stands."""
+
+    code = "training"
+
+
 class RequestError(SpecEngineError):
     """One request cannot be answered; all others are served on."""
 

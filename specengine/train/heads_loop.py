@@ -15,6 +15,7 @@ import torch
 from specengine.errors import LoadError
 from specengine.heads.head import Head
 from specengine.models.tensor_files import open_tensors, write_tensors
+from specengine.train.gradients import clip_gradients
 from specengine.train.objectives import Frozen, outcome
 from specengine.train.streams import StreamStore, order_of
 
@@ -151,7 +152,7 @@ class HeadRun:
         with torch.autocast("cpu", torch.bfloat16):
             made = outcome(self._head, self._frozen, shard)
         made.loss.backward()  # pyright: ignore[reportUnknownMemberType]
-        torch.nn.utils.clip_grad_norm_(list(self._tensors.values()), MAX_NORM)
+        clip_gradients(list(self._tensors.values()), MAX_NORM, self.step)
         self._optimizer.step()  # pyright: ignore[reportUnknownMemberType]
         self._optimizer.zero_grad()
         return float(made.loss.detach()), shard.num_tokens, made.hits

@@ -20,6 +20,7 @@ import torch
 from specengine.errors import LoadError
 from specengine.models.tensor_files import TensorFile, open_tensors, write_tensors
 from specengine.train.batches import MEASURED_TOKENS, Batch, BatchMaker, batch_of
+from specengine.train.gradients import clip_gradients
 from specengine.train.network import Network
 from specengine.train.samples import Sample, SampleLayout
 
@@ -173,7 +174,7 @@ class Run:
             loss = (losses * batch.weights.to(losses.device)).sum() / total_weight
             loss.backward()  # pyright: ignore[reportUnknownMemberType]
             total += float(loss.detach())
-        torch.nn.utils.clip_grad_norm_(self._factors, plan.max_norm)
+        clip_gradients(self._factors, plan.max_norm, self.progress.step)
         self._optimizer.step()  # pyright: ignore[reportUnknownMemberType]
         self._optimizer.zero_grad()
         self._network.merge()

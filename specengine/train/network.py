@@ -27,6 +27,9 @@ ALPHA_PER_RANK: Final = 2.0
 """The usual scale of the product of the factors."""
 LOSS_ROWS: Final = 128
 """Rows whose logits are in memory at one time: those of a batch would be half a gigabyte."""
+COMPILE_OPTIONS: Final[Mapping[str, int]] = {"cpp.simdlen": 256}
+"""Bits of a vector: with 512, torch 2.13 makes gradients of the attention that are no numbers on
+CPUs with AMX. It is as fast, as the time goes into matrix products."""
 
 
 @dataclass
@@ -171,7 +174,9 @@ class Network:
         self.layers = [self._layer(index) for index in range(architecture.num_layers)]
         self._frequencies = rope_frequencies(architecture)
         compile_ = cast("Callable[..., Callable[..., torch.Tensor]]", torch.compile)  # pyright: ignore[reportUnknownMemberType]
-        self._run_layer = compile_(_layer, dynamic=False) if is_compiled else _layer
+        self._run_layer = _layer
+        if is_compiled:
+            self._run_layer = compile_(_layer, dynamic=False, options=COMPILE_OPTIONS)
 
     @property
     def matrices(self) -> list[Matrix]:
