@@ -201,6 +201,11 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         help="of infill: single, multi, span; default: all. Of decode: humaneval, edits, rename, "
         "boilerplate, tests, json, yaml, html, calls, prose, noise; default: the first two",
     )
+    parser.add_argument(
+        "--drafters",
+        metavar="NAME,…",
+        help="decode: ways of drafting, side by side, each as --drafter takes it",
+    )
     parser.add_argument("--alone", action="store_true", help="decode: leave transformers out")
     parser.add_argument(
         "--shapes", metavar="0.5b,7b,…", help="of shapes: sizes of Qwen2.5-Coder; default: to 7b"
@@ -214,7 +219,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         "that stops mistakes, not malice",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="peers: also draw the rows there")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="decode, peers: also draw the rows there"
+    )
     parser.set_defaults(run=_bench)
 
 

@@ -24,6 +24,12 @@ class Written:
     """Forward passes in that time."""
     drafted: int
     accepted: int
+    draft_ms: float = 0.0
+    """What drafting took; 0 where nobody tells."""
+    drafts: int = 0
+    """Passes with a draft, of the whole text, and"""
+    accepted_at: tuple[int, ...] = ()
+    """how many of them had their token at each place accepted; empty where nobody tells."""
 
 
 class Named(Protocol):

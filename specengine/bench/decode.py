@@ -6,6 +6,7 @@ prompt, so that a slow moment of the machine hits all of them. Prefill and decod
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,10 @@ class DecodeRow(msgspec.Struct, frozen=True):
     tokens_per_pass: float
     acceptance: float | None
     """Share of drafted tokens that were accepted."""
+    accepted_at: tuple[float, ...]
+    """Share of drafts that came so far, by place: their first token accepted, the second, …"""
+    draft_ms: float | None
+    """Of a pass. None where nobody tells."""
     speedup_vs_plain: float
     """Of decode_tok_s, against plain decoding of the same engine in the same run."""
     worst_speedup: float
@@ -128,6 +133,8 @@ def summarise(
         decode_tok_s=rounded(median),
         tokens_per_pass=rounded(sum(one.num_decoded for one in written) / num_passes),
         acceptance=rounded(num_accepted / num_drafted) if num_drafted else None,
+        accepted_at=_accepted_at(written),
+        draft_ms=_draft_ms(written),
         speedup_vs_plain=rounded(statistics.median(speedups)),
         worst_speedup=rounded(min(_speedups_by_prompt(runs, plain))),
         ms_per_pass=rounded(sum(one.decode_ms for one in written) / num_passes),
@@ -178,6 +185,17 @@ def _rows(
         assert base is not mine or contestant.drafter == PLAIN, "plain decoding comes first"
         rows.append(summarise(name, contestant, conditions, mine, base))
     return rows
+
+
+def _accepted_at(written: Sequence[Written]) -> tuple[float, ...]:
+    num_drafts = sum(one.drafts for one in written)
+    sums = map(sum, itertools.zip_longest(*(one.accepted_at for one in written), fillvalue=0))
+    return tuple(rounded(total / num_drafts) for total in sums)
+
+
+def _draft_ms(written: Sequence[Written]) -> float | None:
+    num_passes = sum(one.passes for one in written)
+    return rounded(sum(one.draft_ms for one in written) / num_passes) if num_passes else None
 
 
 def _speedups_by_prompt(runs: Sequence[Run], plain: Sequence[Run]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -163,6 +164,9 @@ class OwnContestant:
             passes=len(ends) - 1,
             drafted=session.counts.drafted,
             accepted=session.counts.accepted,
+            draft_ms=session.counts.draft_ms,
+            drafts=sum(each.drafts for each in session.counts.by_drafter.values()),
+            accepted_at=_added([each.accepted_at for each in session.counts.by_drafter.values()]),
         )
 
 
@@ -201,6 +205,11 @@ def without_ends(models: Models) -> Models:
     tokenizer = copy.copy(models.tokenizer)
     tokenizer.end_ids = tokenizer.special_ids = frozenset()
     return replace(models, tokenizer=tokenizer)
+
+
+def _added(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return sums by place of lists of several lengths."""
+    return tuple(map(sum, itertools.zip_longest(*counts, fillvalue=0)))
 
 
 def _passes(session: Session) -> Iterator[str]:

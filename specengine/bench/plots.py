@@ -1,14 +1,15 @@
 # pyright: standard
 # matplotlib's types are too loose for strict checking.
-"""A picture of how engines compare."""
+"""Pictures of how engines and drafters compare."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from specengine.bench.decode import PLAIN, DecodeRow
 from specengine.bench.peer_rows import PREFILL_LENGTHS, PeerRow
 from specengine.errors import ConfigError, SettingsInvalid
 
@@ -74,12 +75,58 @@ def draw(file: Path, rows: Sequence[PeerRow]) -> None:
         if len(bars) > 1:
             panel.legend(fontsize="small")
     panels[0][0].invert_yaxis()
+    _save(figure, file)
+
+
+def draw_drafters(file: Path, rows: Sequence[DecodeRow]) -> None:
+    """Draw what each way of drafting adds to plain decoding, and how far its drafts come.
+
+    Raises:  SettingsInvalid when the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    drafted = [row for row in rows if row.drafter != PLAIN]
+    sets = list(dict.fromkeys(row.set for row in drafted))
+    names = list(dict.fromkeys(row.drafter for row in drafted))
+    figure = Figure(figsize=(15, 2.5 + 0.35 * len(names) * len(sets) ** 0.5), layout="constrained")
+    speed, length, reach = figure.subplots(1, 3)
+    height = BAR_SHARE / len(sets)
+    for number, set_name in enumerate(sets):
+        own = {row.drafter: row for row in drafted if row.set == set_name}
+        places = [at + height * number for at, name in enumerate(names) if name in own]
+        speed.barh(places, [row.speedup_vs_plain for row in own.values()], height, align="edge")
+        worst = [row.worst_speedup for row in own.values()]
+        speed.plot(worst, [at + height / 2 for at in places], "k|", label="worst prompt")
+        values = [row.tokens_per_pass for row in own.values()]
+        length.barh(places, values, height, align="edge", label=set_name)
+    for panel, title in (
+        (speed, "times plain decoding (| worst prompt)"),
+        (length, "tokens a pass"),
+    ):
+        panel.set_title(title)
+        panel.axvline(1, color="black", linewidth=0.8)
+        panel.set_yticks([at + BAR_SHARE / 2 for at in range(len(names))], names)
+        panel.invert_yaxis()
+    length.set_yticklabels([])
+    length.legend(fontsize="small")
+    for row in drafted:
+        if row.set == sets[0] and row.accepted_at:
+            shares = [100 * share for share in row.accepted_at]
+            reach.plot(range(1, len(shares) + 1), shares, marker="o", label=row.drafter)
+    reach.set_title(f"drafts accepted up to a place, %, {sets[0]}")
+    reach.set_ylim(0, 100)
+    if len(reach.lines):
+        reach.legend(fontsize="small")
+    _save(figure, file)
+
+
+def _save(figure: Any, file: Path) -> None:
     try:
         figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     except OSError as error:
         raise SettingsInvalid(f"cannot draw into {file}: {error.strerror}.") from error
 
 
-def _name(row: PeerRow) -> str:
+def _name(row: DecodeRow) -> str:
     drafter = "" if row.drafter == "none" else f" + {row.drafter}"
     return f"{row.engine} {row.precision}{drafter}"

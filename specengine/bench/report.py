@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -67,4 +67,6 @@ def _column(name: str, values: Sequence[Any]) -> list[str]:
 def _cell(value: Any) -> str:
     if value is None or value == "":
         return NO_VALUE
+    if isinstance(value, tuple):
+        return " ".join(map(_cell, cast("tuple[Any, ...]", value))) or NO_VALUE
     return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -62,7 +62,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 SETTINGS: Final = ("model", "drafter", "draft_model", "precision", "device")
 """Options that are engine settings too."""
 
-FURTHER_OPTIONS: Final = ("sets", "no_heal", "run_tests", "shapes", "tokens", "alone")
+FURTHER_OPTIONS: Final = ("drafters", "sets", "no_heal", "run_tests", "shapes", "tokens", "alone")
 """Of one benchmark each."""
 
 DECODE_RUNS: Final = 3
@@ -154,9 +154,10 @@ def _check(what: str, options: argparse.Namespace) -> None:
 def _bench_decode(settings: EngineSettings, options: argparse.Namespace) -> Rows:
     own = load_own(settings, _show)
     contestants: list[Contestant] = [OwnContestant(own, decode.PLAIN)]
-    contestants.append(cold := OwnContestant(own, settings.drafter))
-    if cold.can_remember:
-        contestants.append(OwnContestant(own, settings.drafter, remembers=True))
+    for drafter in (options.drafters or settings.drafter).split(","):
+        contestants.append(cold := OwnContestant(own, drafter))
+        if cold.can_remember:
+            contestants.append(OwnContestant(own, drafter, remembers=True))
     if not options.alone:
         contestants += _peers(own)
     names = _names("sets", options.sets, (*SETS, *CLASSES), SETS)
@@ -303,5 +304,8 @@ BENCHMARKS: Final[Mapping[str, Callable[[EngineSettings, argparse.Namespace], Ro
 TABLES: Final[Mapping[str, Callable[..., str]]] = {"peers": peer_rows.shown}
 """How rows are shown that have more fields than a screen has columns."""
 
-PICTURES: Final[Mapping[str, Callable[..., None]]] = {"peers": plots.draw}
+PICTURES: Final[Mapping[str, Callable[..., None]]] = {
+    "decode": plots.draw_drafters,
+    "peers": plots.draw,
+}
 """Of whose rows there is one, for ``--plot``."""

@@ -41,6 +41,9 @@ class Scripted:
             passes=self.passes,
             drafted=drafted,
             accepted=drafted // 2,
+            draft_ms=self.passes * 0.5,
+            drafts=drafted // 5,
+            accepted_at=(2, 2, 1)[: drafted // 2],
         )
 
 
@@ -57,6 +60,8 @@ def test_rates_are_medians_and_speed_is_held_against_plain_of_the_same_run():
     assert fast_row.decode_tok_s == 200.0
     assert fast_row.speedup_vs_plain == 4.0
     assert fast_row.acceptance == 0.5
+    assert fast_row.accepted_at == (1.0, 1.0, 0.5)
+    assert fast_row.draft_ms == 0.5
     assert fast_row.tokens_per_pass == 3.5
     assert fast_row.ms_per_pass == pytest.approx(140 / 6, abs=1e-3)
     assert (fast_row.set, fast_row.texts, fast_row.runs) == ("short", 2, 3)

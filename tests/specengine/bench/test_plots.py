@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from specengine.bench.peer_rows import PeerRow
-from specengine.bench.plots import check_plots, draw
+from specengine.bench.plots import check_plots, draw, draw_drafters
 from specengine.errors import ConfigError, SettingsInvalid
 
 ROW = PeerRow(
@@ -20,6 +20,8 @@ ROW = PeerRow(
     decode_tok_s=100.0,
     tokens_per_pass=1.0,
     acceptance=None,
+    accepted_at=(),
+    draft_ms=None,
     speedup_vs_plain=1.0,
     worst_speedup=1.0,
     ms_per_pass=10.0,
@@ -59,6 +61,19 @@ def test_contestants_and_figures_are_named_in_the_picture(tmp_path: Path) -> Non
     text = (tmp_path / "peers.svg").read_text("utf-8")
     for name in ("specengine int8 + suffix", "decoding, tokens/s", "prefill_1024_tok_s", "edits"):
         assert f"<!-- {name} -->" in text
+
+
+def test_drafters_are_drawn_beside_each_other(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        *ROWS,
+        msgspec.structs.replace(ROW, drafter="eagle", accepted_at=(0.8, 0.5, 0.2)),
+    ]
+    draw_drafters(tmp_path / "drafters.svg", rows)
+    text = (tmp_path / "drafters.svg").read_text("utf-8")
+    for name in ("suffix", "eagle", "tokens a pass", "edits"):
+        assert f"<!-- {name} -->" in text
+    assert "<!-- none -->" not in text
 
 
 @pytest.mark.parametrize("name", ["nowhere/peers.svg", "peers.txt"])

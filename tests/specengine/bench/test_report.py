@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from specengine.bench.machine import Machine, describe
-from specengine.bench.report import Report, table, write_report
+from specengine.bench.report import Report, table, table_of, write_report
 from specengine.errors import SettingsInvalid
 
 MACHINE = Machine("a cpu", 2, 2, "Linux 6", "3.11", "2.13")
@@ -72,3 +72,7 @@ def test_machine_names_what_numbers_depend_on():
     assert machine.cores >= 1
     assert machine.torch[0].isdigit()
     msgspec.json.encode(machine)
+
+
+def test_several_numbers_of_a_cell_stand_side_by_side() -> None:
+    assert table_of([{"a": (0.5, 0.25)}, {"a": ()}]).splitlines()[1:] == ["0.50 0.25", "-"]

@@ -26,7 +26,7 @@ class Row(msgspec.Struct, frozen=True):
 def options(**changes: Any) -> argparse.Namespace:
     names = ("model", "drafter", "draft_model", "precision", "device", "limit", "json", "plot")
     fixed = {"runs": 3, "sets": None, "no_heal": False, "run_tests": False, "shapes": None}
-    fixed["alone"] = False
+    fixed |= {"alone": False, "drafters": None}
     return argparse.Namespace(**{**dict.fromkeys(names), **fixed, **changes})
 
 
@@ -66,8 +66,8 @@ def test_nothing_to_measure_is_refused(name: str):
 
 @pytest.mark.usefixtures("_fake_benchmark")
 def test_picture_that_there_is_not_is_refused(tmp_path: Path):
-    with pytest.raises(SettingsInvalid, match="no picture of decode"):
-        bench.run("decode", options(plot=tmp_path / "rows.svg"))
+    with pytest.raises(SettingsInvalid, match="no picture of typing"):
+        bench.run("typing", options(plot=tmp_path / "rows.svg"))
 
 
 def test_command_names_only_what_was_given():
