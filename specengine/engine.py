@@ -465,6 +465,8 @@ class Engine:
             message.prefix, message.suffix, heal=message.heal, files=message.files
         )
         source = self._request_source(message)
+        if isinstance(source, AdaptiveDrafts):
+            source = source.of_language(message.language)
         sampling = self._sampling(message)
         return Session(
             models=self._models,

@@ -15,7 +15,7 @@ import msgspec
 
 from specengine.errors import ProtocolError
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 """Both sides must have the same; a difference ends the connection with a clear message."""
 
 MAX_FRAME_BYTES: Final = 8 * 2**20
@@ -132,6 +132,8 @@ class Complete(_Message, frozen=True, tag="complete"):
     """Longest draft for this request, at most the engine's own; None is that."""
     is_ahead: bool = False
     """Nobody waits for it yet: it begins when nothing else runs, and any other request ends it."""
+    language: str = ""
+    """Of the text, as the editor names it; what pays in one may not in another."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):

@@ -64,6 +64,9 @@ FIRST_PAUSE: Final = 32
 
 LONGEST_PAUSE: Final = 2048
 
+MOST_LANGUAGES: Final = 16
+"""That are told apart; a client may name what it likes."""
+
 RATE_TOKENS: Final = 12.0
 """A request's rate of decoding is that of about so many tokens."""
 
@@ -89,6 +92,8 @@ class PartState:
     accepted: int
     reason: str
     """Why it did not propose when it was its turn the last time; empty if it did."""
+    language: str = ""
+    """Of the texts that this is of; empty where nobody has named it."""
 
 
 @dataclass
@@ -120,6 +125,12 @@ class Part:
     drafted: int = 0
     accepted: int = 0
     reason: str = NO_IDEA
+
+    def believed(self) -> Part:
+        """Return the same drafter with what is believed of it, and nothing that it has done."""
+        return replace(
+            self, tried=[*self.tried], right=[*self.right], drafts=0, drafted=0, accepted=0
+        )
 
     @property
     def mean_ms(self) -> float:
@@ -219,7 +230,7 @@ class Part:
         """Take in that it pays."""
         self.pause = self.passes_left = FIRST_PAUSE
 
-    def state(self) -> PartState:
+    def state(self, language: str) -> PartState:
         """Return how it does."""
         return PartState(
             name=self.source.name,
@@ -229,6 +240,7 @@ class Part:
             drafted=self.drafted,
             accepted=self.accepted,
             reason=self.reason,
+            language=language,
         )
 
 
@@ -246,15 +258,32 @@ class AdaptiveDrafts:
         self._parts = [Part(source) for source in sources]
         self._times = times
         self._clock = clock
+        self._languages: dict[str, AdaptiveDrafts] = {"": self}
+        self._latest: AdaptiveDrafts = self
 
     @property
     def sources(self) -> tuple[DrafterSource, ...]:
         """Return what it is made of."""
         return tuple(part.source for part in self._parts)
 
+    def of_language(self, language: str) -> AdaptiveDrafts:
+        """Return the same drafters, with what is learnt of them from texts in one language.
+
+        A new language begins with what was believed in the one before.
+        """
+        if language not in self._languages:
+            if len(self._languages) >= MOST_LANGUAGES:
+                return self
+            fresh = AdaptiveDrafts((), self._times, self.name, self._clock)
+            fresh._parts = [part.believed() for part in self._latest._parts]
+            self._languages[language] = fresh
+        self._latest = self._languages[language]
+        return self._latest
+
     def snapshot(self) -> tuple[PartState, ...]:
-        """Return how each drafter does; values only."""
-        return tuple(part.state() for part in self._parts)
+        """Return how each drafter does in each language that was asked for; values only."""
+        languages = list(self._languages.items())
+        return tuple(part.state(name) for name, each in languages for part in each._parts)
 
     def learn(self, token_ids: Sequence[int]) -> None:
         """Let those that draft from what they have seen take in a text."""

@@ -539,12 +539,14 @@ def test_how_the_parts_of_auto_do_can_be_read(settings: EngineSettings) -> None:
     engine = Engine(settings, lambda status: None)
     engine.start()
     outcome = Client(engine).ask(LONG_PREFIX, max_tokens=40, drafter="auto")
-    (state,) = engine.drafter_states["auto"]
+    other = Client(engine).ask(LONG_PREFIX, max_tokens=40, drafter="auto", language="lua")
+    state, of_lua = engine.drafter_states["auto"]
     engine.close()
     assert (state.name, state.drafted) == ("suffix", outcome.counts.drafted)
     assert state.accepted == outcome.counts.accepted
     assert state.draft_ms > 0
     assert outcome.drafting
+    assert (of_lua.language, of_lua.drafted) == ("lua", other.counts.drafted)
 
 
 def test_each_end_is_recorded_after_it_is_answered(settings: EngineSettings) -> None:

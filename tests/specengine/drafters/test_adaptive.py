@@ -13,6 +13,7 @@ from specengine.drafters.adaptive import (
     FIRST_PAUSE,
     IDLE_AFTER,
     IDLE_TURNS,
+    MOST_LANGUAGES,
     NO_IDEA,
     NOT_WORTH_IT,
     PROBE_TOKENS,
@@ -471,3 +472,29 @@ def test_every_drafter_is_closed_once() -> None:
     sources = [ScriptedDrafts([]), ScriptedDrafts([])]
     AdaptiveDrafts(sources, times(*CHEAP_ROWS)).start(PROMPT).close()
     assert [source.started[0].num_closed for source in sources] == [1, 1]
+
+
+def test_what_is_learnt_in_one_language_is_not_held_against_another() -> None:
+    source = made_of(Guesser("copy", chain("copy", (0.9, 0.9)), Clock()))
+    run(source.of_language("json").start(PROMPT), 2, 40)
+    run(source.of_language("prose").start(PROMPT), 0, 40)
+    states = {state.language: state for state in source.snapshot()}
+    assert states["json"].acceptance == 1.0
+    assert states["prose"].acceptance < 0.9
+    assert states[""].drafts == 0
+
+
+def test_a_new_language_begins_with_what_was_believed_in_the_one_before() -> None:
+    source = made_of(Guesser("copy", chain("copy", (0.9, 0.9)), Clock()))
+    run(source.of_language("json").start(PROMPT), 0, 40)
+    source.of_language("yaml")
+    states = {state.language: state for state in source.snapshot()}
+    assert states["yaml"].acceptance == states["json"].acceptance
+    assert states["yaml"].drafts == 0
+
+
+def test_only_so_many_languages_are_told_apart() -> None:
+    source = made_of(Guesser("copy", chain("copy", (0.9,)), Clock()))
+    for number in range(2 * MOST_LANGUAGES):
+        source.of_language(f"language {number}").start(PROMPT).close()
+    assert len(source.snapshot()) == MOST_LANGUAGES
