@@ -13,16 +13,16 @@ from collections.abc import Sequence
 
 from lsp_server.server import make_server
 from specengine.launch import program_version
+from specengine.trouble import Formatter, take_over_threads
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until the editor goes."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=options.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    to_stderr = logging.StreamHandler()
+    to_stderr.setFormatter(Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=options.log_level.upper(), handlers=[to_stderr])
+    take_over_threads()
     # Below WARNING pygls logs whole messages, at WARNING each cancel of a request that is answered
     # already, and at ERROR what it could not read: with them goes source text.
     logging.getLogger("pygls").setLevel(logging.CRITICAL)

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from specengine.client import Client
 from specengine.errors import EngineUnavailable, SpecEngineError
 from specengine.protocol import EngineStatus
+from specengine.trouble import log_trouble
 
 logger = logging.getLogger(__name__)
 
@@ -128,8 +129,9 @@ class EngineLink:
             failure = error
         except Exception as error:
             # Nobody awaits this task: an error that left it would end suggestions in silence.
-            logger.exception("the connection to the engine failed")
-            failure = EngineUnavailable(f"the engine cannot be used: {error!r}.")
+            log_trouble(logger, "the connection to the engine failed")
+            kind = type(error).__name__
+            failure = EngineUnavailable(f"the engine cannot be used ({kind}).", hint="See the log.")
         finally:
             self._end_attempt()
         if self._client is not None:

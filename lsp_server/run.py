@@ -18,11 +18,11 @@ from lsp_server.postprocess import stream_end, to_lf
 from lsp_server.prompt import Prompt
 from lsp_server.stop_rules import opening_len
 from lsp_server.suggestion_cache import Suggestion
-from lsp_server.trouble import log_trouble
 from lsp_server.typed import Typed
 from specengine.client import Client
 from specengine.errors import InternalFault, SpecEngineError
 from specengine.protocol import CancelCause, Chunk, Complete, Done, StopReason
+from specengine.trouble import log_trouble
 
 logger = logging.getLogger(__name__)
 

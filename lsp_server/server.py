@@ -36,8 +36,8 @@ from lsp_server.features import (
 from lsp_server.features.inline_completion import inline_completion
 from lsp_server.settings import SECTION
 from lsp_server.state import EngineNote, Level, State
-from lsp_server.trouble import log_trouble
 from specengine.launch import program_version
+from specengine.trouble import log_trouble, take_over_loop
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Server(LanguageServer):
     ) -> None:
         """Log it; no message of the protocol is worth a pop-up."""
         # pygls hands over an error of its own in the place of the one that was raised.
-        log_trouble(logger, source.__name__, sys.exc_info()[1] or error)
+        log_trouble(logger, source.__name__, sys.exception() or error)
 
 
 class ClientEditor:
@@ -207,6 +207,7 @@ def make_server() -> Server:
 
     @server.feature(types.INITIALIZE)
     def _(params: types.InitializeParams) -> None:
+        take_over_loop(asyncio.get_running_loop())
         encoding = server.workspace.position_encoding or "utf-16"
         configuration.initialize(state, params, str(getattr(encoding, "value", encoding)))
         if state.settings.completion.menu:

@@ -19,6 +19,7 @@ import msgspec
 
 from specengine.errors import SpecEngineError
 from specengine.launch import EngineCommand, absolute_model
+from specengine.trouble import Formatter, take_over_threads
 
 if TYPE_CHECKING:
     from specengine.models.convert import ModelStatus
@@ -462,9 +463,10 @@ def _show_progress(fraction: float, detail: str) -> None:
 
 
 def _log_to_stderr() -> None:
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    to_stderr = logging.StreamHandler()
+    to_stderr.setFormatter(Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[to_stderr])
+    take_over_threads()
 
 
 if __name__ == "__main__":

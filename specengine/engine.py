@@ -54,6 +54,7 @@ from specengine.record import Record
 from specengine.sampling import Sampling
 from specengine.scheduler import Job, Key, Outcome, Scheduler
 from specengine.settings import EngineSettings
+from specengine.trouble import log_trouble
 from specengine.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -241,7 +242,7 @@ class Engine:
         except SpecEngineError as error:
             self._fail(str(error))
         except Exception as error:
-            logger.exception("loading failed")
+            log_trouble(logger, "loading failed")
             self._fail(f"loading failed: {error}")
 
     def _drain(self, *, block: bool) -> None:
@@ -256,7 +257,7 @@ class Engine:
                 command()
             except Exception:
                 # The thread serves everybody; a bug in one command must not end it.
-                logger.exception("a command failed")
+                log_trouble(logger, "a command failed")
 
     def _add(self, job: Job) -> None:
         if self._failure is not None and time.monotonic() - self._failed_at >= RETRY_S:

@@ -27,6 +27,7 @@ from specengine.protocol import (
     TokenCounts,
     TokenLogprobs,
 )
+from specengine.trouble import log_trouble
 
 logger = logging.getLogger(__name__)
 
@@ -337,7 +338,7 @@ class Scheduler:
             if len(prepared) == 1:
                 self._fault(prepared[0][0])
                 return
-            logger.exception("a pass for %d requests failed; each runs alone", len(prepared))
+            log_trouble(logger, f"a pass for {len(prepared)} requests failed; each runs alone")
             for one in prepared:
                 self._pass([one])
             return
@@ -392,7 +393,7 @@ class Scheduler:
         self._tell(job.on_failed, error)
 
     def _fault(self, job: Job) -> None:
-        logger.exception("request %d of client %d failed", job.key.request, job.key.client)
+        log_trouble(logger, f"request {job.key.request} of client {job.key.client} failed")
         self._fail(job, InternalFault("the engine failed on this request.", hint="See its log."))
 
     def _remove(self, job: Job) -> None:
@@ -402,14 +403,14 @@ class Scheduler:
             if job.session is not None:
                 job.session.close()
         except Exception:
-            logger.exception("request %d did not close cleanly", job.key.request)
+            log_trouble(logger, f"request {job.key.request} did not close cleanly")
 
     def _tell(self, listener: Callable[[T], None], what: T) -> None:
         """Answer a request; a listener with a bug must not end the others' requests."""
         try:
             listener(what)
         except Exception:
-            logger.exception("an answer could not be delivered")
+            log_trouble(logger, "an answer could not be delivered")
 
 
 def _most_rows(job: Job) -> int:

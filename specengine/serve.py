@@ -28,6 +28,7 @@ from specengine.models import registry
 from specengine.record import Record
 from specengine.server import Server
 from specengine.settings import EngineSettings
+from specengine.trouble import take_over_loop
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ def serve(settings: EngineSettings, door: Door) -> None:
 
 async def _serve(settings: EngineSettings, door: Door) -> None:
     loop = asyncio.get_running_loop()
+    take_over_loop(loop)
     token = secrets.token_urlsafe(32) if door.listen_file else ""
     listeners: list[Callable[[Record], None]] = []
 

@@ -30,12 +30,12 @@ from lsp_server.state import OpenDocument, State
 from lsp_server.suggestion_cache import Suggestion
 from lsp_server.syntax import grammar_of
 from lsp_server.trace_log import Outcome, TraceRecord
-from lsp_server.trouble import log_trouble
 from lsp_server.typed import Typed
 from lsp_server.typing_session import Lookahead, Ticket
 from specengine.client import Client
 from specengine.errors import EngineUnavailable, SpecEngineError
 from specengine.protocol import Done
+from specengine.trouble import log_trouble
 
 logger = logging.getLogger(__name__)
 

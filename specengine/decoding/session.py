@@ -26,6 +26,7 @@ from specengine.models.target import Rows, Tap, Target
 from specengine.models.tokenizer import Tokenizer
 from specengine.protocol import StopReason, TokenLogprobs
 from specengine.sampling import Behind, Sampling, choose, probabilities, processed
+from specengine.trouble import log_trouble
 from specengine.verify.match import match
 from specengine.verify.rejection import reject, reject_block
 
@@ -303,7 +304,7 @@ class Session:
 
     def _give_up_drafter(self) -> None:
         # A drafter can only cost time. The request goes on without it; the log has the bug.
-        logger.exception("a drafter failed; this request goes on without drafts")
+        log_trouble(logger, "a drafter failed; this request goes on without drafts")
         self._has_drafter_failed = self.counts.has_drafter_failed = True
 
     def _verify(self, logits: torch.Tensor, draft: Draft) -> Verdict:

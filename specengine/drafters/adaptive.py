@@ -29,6 +29,7 @@ from specengine.draft import NOTHING, Draft
 from specengine.drafters.base import Drafter, DrafterSource, Remembers, SharesCache, layers_of, show
 from specengine.drafters.pass_times import PassTimes
 from specengine.sampling import GREEDY, Sampling
+from specengine.trouble import log_trouble
 
 logger = logging.getLogger(__name__)
 
@@ -328,7 +329,7 @@ class Member:
     def fail(self) -> None:
         """Log the exception that is being handled; the request goes on without it."""
         name = self.part.source.name
-        logger.exception("drafter %s failed; this request goes on without it", name)
+        log_trouble(logger, f"drafter {name} failed; this request goes on without it")
         self.has_failed = True
 
 

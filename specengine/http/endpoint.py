@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from specengine.errors import InternalFault, Refused, RequestError
 from specengine.http.body import PeerGone, read_json, until_gone
 from specengine.http.problems import NOTHING_SNIFFED, answer_error, answer_json
+from specengine.trouble import log_trouble
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Endpoint(Generic[B]):
         except (RequestError, Refused) as error:
             await answer_error(error)(scope, receive, send)
         except Exception:
-            logger.exception("an HTTP request failed")
+            log_trouble(logger, "an HTTP request failed")
             fault = InternalFault("the door failed on this request.", hint="See the engine's log.")
             await answer_error(fault)(scope, receive, send)
 
@@ -89,7 +90,7 @@ async def _send_stream(events: AsyncGenerator[bytes], send: Send) -> None:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         except Exception:
             # The status is out. An answer that does not end is closed by the server.
-            logger.exception("a stream failed")
+            log_trouble(logger, "a stream failed")
             return
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 

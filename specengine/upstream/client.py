@@ -31,6 +31,7 @@ from specengine.protocol import (
     EngineStatus,
     StopReason,
 )
+from specengine.trouble import log_trouble
 from specengine.upstream.asking import Asker, Timing
 from specengine.upstream.fallback import Fallback, OpenLocal
 from specengine.upstream.options import UpstreamOptions
@@ -181,7 +182,7 @@ class UpstreamClient:
         except SpecEngineError as error:
             run.finish(error)
         except Exception:
-            logger.exception("a request upstream failed")
+            log_trouble(logger, "a request upstream failed")
             run.finish(InternalFault("the request upstream could not be followed."))
 
     async def _answer(self, run: Run) -> Done:

@@ -118,12 +118,13 @@ def test_unforeseen_error_is_a_failure_like_others(caplog: pytest.LogCaptureFixt
         link = EngineLink(fail, listener, clock.timing())
         link.start()
         error = await listener.given_up.get()
-        assert "embedded null byte" in str(error)
+        assert "(ValueError)" in str(error)
         assert clock.pauses_s == [pause_s(n) for n in range(1, MAX_FAILURES + 1)]
         await link.close()
 
     play(scene)
-    assert caplog.records[0].exc_info is not None
+    assert "ValueError at " in caplog.text
+    assert "embedded null byte" not in caplog.text, "a message may quote source text"
 
 
 def test_listener_that_fails_ends_the_connection_not_the_link(tmp_path: Path):
@@ -143,7 +144,7 @@ def test_listener_that_fails_ends_the_connection_not_the_link(tmp_path: Path):
         listener.on_status = fail_once
         link = EngineLink(open_client, listener, clock.timing())
         link.start()
-        assert "status" in str(await listener.outages.get())
+        assert "(KeyError)" in str(await listener.outages.get())
         assert link.client is None
         await listener.statuses.get()
         assert link.client is opened[1]
