@@ -51,11 +51,18 @@ class MedusaNetwork:
 
     def logits(self, streams: Mapping[int, torch.Tensor]) -> torch.Tensor:
         """Return each head's scores, [T, depth, Vd]; head 0 guesses the token after the next."""
+        own = self.rows(streams)
+        if self._output is not None:
+            return self._output(own.flatten(0, -2)).view(*own.shape[:-1], -1)
+        return torch.stack([self.scores(at, row) for at, row in enumerate(own.unbind(-2))], -2)
+
+    def rows(self, streams: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        """Return what each head makes of the streams, [..., T, depth, hidden]."""
         (layer,) = self.head.layers
         rows = norm(streams[layer], self._norm, self.head.sizes.norm_eps)
         changes = self._blocks(rows).view(*rows.shape[:-1], self.head.depth, rows.shape[-1])
-        own = rows[..., None, :] + F.silu(changes)
-        if self._output is not None:
-            return self._output(own.flatten(0, -2)).view(*own.shape[:-1], -1)
-        each = zip(self._outputs, own.unbind(-2), strict=True)
-        return torch.stack([output(rows) for output, rows in each], -2)
+        return rows[..., None, :] + F.silu(changes)
+
+    def scores(self, number: int, rows: torch.Tensor) -> torch.Tensor:
+        """Return the scores of one head's rows, [..., Vd]."""
+        return (self._output or self._outputs[number])(rows)

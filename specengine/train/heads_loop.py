@@ -71,12 +71,22 @@ class HeadMeasurement(msgspec.Struct, frozen=True, tag="measurement"):
 class HeadRun:
     """A training run in a folder."""
 
-    def __init__(self, head: Head, frozen: Frozen, folder: Path, plan: HeadPlan) -> None:
+    def __init__(
+        self,
+        head: Head,
+        frozen: Frozen,
+        folder: Path,
+        plan: HeadPlan,
+        on_saved: Callable[[], None] = lambda: None,
+    ) -> None:
         """Take up what the folder holds, or begin with ``head``.
+
+        ``on_saved`` is called at each checkpoint.
 
         Raises:  LoadError when the state does not fit the head.
         """
         self._frozen, self._folder, self._plan = frozen, folder, plan
+        self._on_saved = on_saved
         self._tensors = {
             name: tensor.clone().requires_grad_() for name, tensor in head.tensors.items()
         }
@@ -141,6 +151,7 @@ class HeadRun:
         new = self._folder / f"{STATE}.new"
         write_tensors(new, tensors, {name: str(value) for name, value in counts.items()})
         os.replace(new, self._folder / STATE)
+        self._on_saved()
         self._saved_at = time.monotonic()
 
     def _step(self, store: StreamStore) -> tuple[float, int, list[float]]:

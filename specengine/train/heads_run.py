@@ -33,6 +33,7 @@ from specengine.train.fetch import Listing, fetch_corpus, read_listing
 from specengine.train.head_card import HeadMaking, write_head_card
 from specengine.train.head_samples import head_samples
 from specengine.train.heads_loop import MEASURED_SHARDS, HeadPlan, HeadRun, read_head_history
+from specengine.train.memory import keep_memory
 from specengine.train.objectives import TRAINED
 from specengine.train.run import say, stop_wish
 from specengine.train.streams import LENGTH, ROWS, StreamStore
@@ -76,7 +77,8 @@ def train_heads(
     passed = head.layers if kind == "streaming" else ()
     frozen = frozen_of(base.architecture, weights, passed)
     out = options.out or cache_root() / "train" / f"{entry.name}-{kind}"
-    run = HeadRun(head, frozen, out, HeadPlan(options.tokens, options.rate, options.seed))
+    plan = HeadPlan(options.tokens, options.rate, options.seed)
+    run = HeadRun(head, frozen, out, plan, on_saved=keep_memory())
     with stop_wish() as wishes:
         run.train(train, held_out, say, lambda: bool(wishes))
     result = out / HEAD

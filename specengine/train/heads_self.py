@@ -11,7 +11,7 @@ Shapes, here and below:  B rows of T tokens, A places of a row from which stream
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,13 +76,13 @@ class LastLayers:
         return cls(sizes, tuple(layers))
 
 
-def stream_logits(
+def pass_streams(
     head: Head,
     target: LastLayers,
     streams: Mapping[int, torch.Tensor],
     anchors: torch.Tensor,
-) -> torch.Tensor:
-    """Return what the streams behind some positions say, [B, A, depth, Vd].
+) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
+    """Return the streams behind some positions, [B, A, depth, hidden], and what gives their scores.
 
     Stream j behind position t stands at t + 1 + j and guesses the token behind that.
 
@@ -98,7 +98,7 @@ def stream_logits(
         rows = rows + changed.mlp(rows)
     weight = head.tensor("norm.weight", sizes.hidden_size)
     output = head.tensor("lm_head.weight", len(head.draft_ids), sizes.hidden_size)
-    return F.linear(norm(rows, weight, sizes.norm_eps), output)
+    return rows, lambda rows: F.linear(norm(rows, weight, sizes.norm_eps), output)
 
 
 def stream_tensors(

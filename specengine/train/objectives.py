@@ -8,6 +8,7 @@ Shapes, here and below:  B rows of T tokens, Vd tokens of the head.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +22,7 @@ from specengine.heads.head import Head
 from specengine.heads.medusa import MedusaNetwork
 from specengine.heads.pruned import PrunedNetwork
 from specengine.models.weights import Product
-from specengine.train.heads_self import LastLayers, exit_logits, stream_logits
+from specengine.train.heads_self import LastLayers, exit_logits, pass_streams
 from specengine.train.streams import Shard
 
 DEPTH_WEIGHT: Final = 0.8
@@ -58,11 +59,15 @@ class Labels:
         shares = shard.probabilities * (draft_ids[places] == shard.likely_ids)
         return cls(places, shares / shares.sum(-1, keepdim=True).clamp_min(1e-6))
 
-    def losses(self, logits: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return the cross entropy of scores [B, N, Vd] behind some positions [N], [B, N]."""
+    def losses(self, logits: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """Return the cross entropy of scores [N, Vd] behind some tokens, [N].
+
+        ``at`` are their places in B x T flattened.
+        """
         wide = logits.float()
-        own = wide.gather(-1, self.places[:, positions])
-        return ((wide.logsumexp(-1, keepdim=True) - own) * self.shares[:, positions]).sum(-1)
+        own = wide.gather(-1, self.places.flatten(0, 1)[at])
+        shares = self.shares.flatten(0, 1)[at]
+        return ((wide.logsumexp(-1, keepdim=True) - own) * shares).sum(-1)
 
 
 @dataclass
@@ -76,12 +81,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Guesses:
-    """A head's scores at one depth, and the positions whose next token they are for."""
+    """What a head makes of one depth, and the positions whose next token it is for."""
 
-    logits: torch.Tensor
-    """[B, N, Vd]."""
+    rows: torch.Tensor
+    """[B, N, …]."""
     places: torch.Tensor
     """[N], of the label's position: the choice behind it is what is guessed."""
+    score: Callable[[torch.Tensor], torch.Tensor]
+    """From rows [M, …] to scores [M, Vd]: those of padding need none, and they are most of the
+    time."""
 
 
 def outcome(head: Head, frozen: Frozen, shard: Shard) -> Outcome:
@@ -89,14 +97,14 @@ def outcome(head: Head, frozen: Frozen, shard: Shard) -> Outcome:
     labels = Labels.of(shard, head.draft_ids)
     total, weights, hits = torch.zeros(()), 0.0, list[float]()
     for depth, guesses in enumerate(_GUESSES[head.kind](head, frozen, shard)):
-        places = guesses.places
-        mask = shard.mask[:, places]
-        losses = labels.losses(guesses.logits, places)
+        mask = shard.mask[:, guesses.places]
+        logits = guesses.score(guesses.rows[mask])
+        at = torch.arange(shard.mask.numel()).view(shard.mask.shape)[:, guesses.places][mask]
         weight = DEPTH_WEIGHT**depth
-        total = total + weight * (losses * mask).sum() / mask.sum()
+        total = total + weight * labels.losses(logits, at).mean()
         weights += weight
-        guessed = head.draft_ids[guesses.logits.detach().argmax(-1)]
-        hits.append(float(((guessed == shard.choices[:, places]) & mask).sum() / mask.sum()))
+        guessed = head.draft_ids[logits.detach().argmax(-1)]
+        hits.append(float((guessed == shard.choices.flatten()[at]).float().mean()))
     return Outcome(total / weights, hits)
 
 
@@ -108,13 +116,12 @@ def plain_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 def _medusa(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
     """Head k sees position i and guesses what follows position i + 1 + k."""
     network = MedusaNetwork(head, plain_product)
-    batch, length = shard.token_ids.shape
-    read = {layer: stream.float().flatten(0, 1) for layer, stream in shard.streams.items()}
-    logits = network.logits(read)
-    logits = logits.view(batch, length, *logits.shape[1:])
+    length = shard.token_ids.shape[1]
+    rows = network.rows({layer: stream.float() for layer, stream in shard.streams.items()})
     for depth in range(head.depth):
         places = torch.arange(1 + depth, length)
-        yield Guesses(logits[:, : length - 1 - depth, depth], places)
+        score = functools.partial(network.scores, depth)
+        yield Guesses(rows[:, : length - 1 - depth, depth], places, score)
 
 
 def _eagle(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
@@ -131,7 +138,7 @@ def _eagle(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
     for depth in range(head.depth):
         rows = network.run(following, features, positions, _unrolled(memory, depth))
         places = torch.arange(depth, num)
-        yield Guesses(network.logits(rows[:, depth:]), places + 1)
+        yield Guesses(rows[:, depth:], places + 1, network.logits)
         # The row behind continues from what this one has made.
         features = F.pad(rows, (0, 0, 1, 0))[:, :-1]
 
@@ -181,7 +188,7 @@ def _mtp(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
         hidden = torch.ones(num, num, dtype=torch.bool).triu(1)
         attend = _masked(hidden)
         rows = network.run(following, features[:, :num], torch.arange(num), attend, module)
-        yield Guesses(network.logits(rows), torch.arange(module + 1, module + 1 + num))
+        yield Guesses(rows, torch.arange(module + 1, module + 1 + num), network.logits)
         features = rows
 
 
@@ -191,7 +198,7 @@ def _draft_model(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
     num = shard.token_ids.shape[1]
     attend = _masked(torch.ones(num, num, dtype=torch.bool).triu(1))
     rows = network.run(shard.token_ids, torch.arange(num), [attend] * network.num_layers)
-    yield Guesses(network.logits(rows), torch.arange(num))
+    yield Guesses(rows, torch.arange(num), network.logits)
 
 
 def _parallel(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
@@ -216,18 +223,17 @@ def _parallel(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
     rows = network.run_embedded(
         embedded, torch.cat((features, masks), 1), positions, _masked(hidden)
     )
-    yield Guesses(network.logits(rows[:, :num]), torch.arange(1, num + 1))
-    logits = network.logits(rows[:, num:])
-    logits = logits.view(batch, len(anchors), num_masks, -1)
+    yield Guesses(rows[:, :num], torch.arange(1, num + 1), network.logits)
+    masked = rows[:, num:].view(batch, len(anchors), num_masks, -1)
     for depth in range(num_masks):
-        yield Guesses(logits[:, :, depth], anchors + depth + 2)
+        yield Guesses(masked[:, :, depth], anchors + depth + 2, network.logits)
 
 
 def _layer_skip(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
     """Each position guesses what follows it; drafted ones are no different."""
     (layer,) = head.layers
-    logits = exit_logits(head, shard.streams[layer])
-    yield Guesses(logits, torch.arange(logits.shape[1]))
+    places = torch.arange(shard.token_ids.shape[1])
+    yield Guesses(shard.streams[layer], places, functools.partial(exit_logits, head))
 
 
 def _streaming(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
@@ -235,9 +241,9 @@ def _streaming(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
     assert frozen.passed is not None
     last = max(1, shard.token_ids.shape[1] - head.depth)
     anchors = torch.randperm(last)[:NUM_ANCHORS].sort().values
-    logits = stream_logits(head, frozen.passed, shard.streams, anchors)
+    rows, score = pass_streams(head, frozen.passed, shard.streams, anchors)
     for depth in range(head.depth):
-        yield Guesses(logits[:, :, depth], anchors + depth + 1)
+        yield Guesses(rows[:, :, depth], anchors + depth + 1, score)
 
 
 def _anchored(num: int, anchors: torch.Tensor, num_masks: int) -> torch.Tensor:

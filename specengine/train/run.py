@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
-import platform
 import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -31,6 +29,7 @@ from specengine.train.card import Making, check_plots, write_card
 from specengine.train.corpus import Corpus, DocumentChooser, read_corpus
 from specengine.train.fetch import Listing, fetch_corpus, read_listing
 from specengine.train.loop import Plan, Run, measure, read_history
+from specengine.train.memory import keep_memory
 from specengine.train.network import Network
 from specengine.train.samples import SampleLayout, SampleMaker, Sentinels, SentinelTexts
 
@@ -40,10 +39,6 @@ BASE: Final = "smollm2-135m"
 RANK: Final = 16
 TOKENS: Final = 6_000_000
 MEASURED: Final[Sequence[SampleLayout]] = ("plain", "suffix_first")
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
-"""Parameters of glibc's mallopt."""
-_MOST_KEPT: Final = 2**31 - 1
 ADAPTER: Final = "adapter"
 """Folder of the result, within that of the run."""
 
@@ -59,7 +54,7 @@ def train_fim(
     """
     plan = _plan(options)
     check_plots()
-    trim = _keep_memory()
+    trim = keep_memory()
     entry, folder = _base(options, on_progress)
     tokenizer = Tokenizer.load(folder)
     texts = _sentinels(options)
@@ -108,20 +103,6 @@ def measure_middles(
             f"exact {row.exact_match:.1%}, ends {row.ends:.1%}"
         )
     return lines
-
-
-def _keep_memory() -> Callable[[], None]:
-    """Let freed blocks stay with the process, where the C library is glibc; return how to trim.
-
-    By default it gives large ones back at once, and a third of a step is the kernel clearing new
-    ones. Kept for good, they fall to pieces over batches of different shapes: 12 GB after an hour.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return lambda: None
-    library = ctypes.CDLL(None)
-    for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-        library.mallopt(parameter, _MOST_KEPT)
-    return lambda: library.malloc_trim(0)
 
 
 def _plan(options: argparse.Namespace) -> Plan:

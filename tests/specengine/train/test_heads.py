@@ -25,7 +25,7 @@ from specengine.train.heads_loop import (
     HeadStep,
     read_head_history,
 )
-from specengine.train.objectives import Labels, outcome, plain_product
+from specengine.train.objectives import Guesses, Labels, outcome, plain_product
 from specengine.train.samples import Sample
 from specengine.train.streams import LENGTH, ROWS, Shard, StreamStore
 from tests.specengine.tiny import tiny_architecture, tiny_decoder, tiny_tensors
@@ -77,6 +77,10 @@ def test_streams_and_choices_are_those_of_the_target(store: StreamStore) -> None
     torch.testing.assert_close(shard.probabilities[0, :num], expected, atol=1e-3, rtol=1e-2)
 
 
+def scores(guesses: Guesses) -> torch.Tensor:
+    return guesses.score(guesses.rows)
+
+
 def test_labels_are_shares_of_what_the_head_can_say(store: StreamStore) -> None:
     shard = store.read(0)
     likely = shard.likely_ids[0, 3].tolist()
@@ -93,11 +97,12 @@ def test_labels_are_shares_of_what_the_head_can_say(store: StreamStore) -> None:
 def test_the_loss_is_the_cross_entropy_with_the_labels(store: StreamStore) -> None:
     shard = store.read(0)
     labels = Labels.of(shard, torch.arange(SIZES.vocab_size))
-    logits = torch.randn(ROWS, 4, SIZES.vocab_size)
-    full = torch.zeros(ROWS, 4, SIZES.vocab_size)
-    full.scatter_(-1, labels.places[:, 2:6], labels.shares[:, 2:6])
+    at = torch.tensor([2, 5, shard.mask.shape[1] + 3])
+    logits = torch.randn(3, SIZES.vocab_size)
+    full = torch.zeros(3, SIZES.vocab_size)
+    full.scatter_(-1, labels.places.flatten(0, 1)[at], labels.shares.flatten(0, 1)[at])
     expected = -(full * logits.log_softmax(-1)).sum(-1)
-    torch.testing.assert_close(labels.losses(logits, torch.arange(2, 6)), expected)
+    torch.testing.assert_close(labels.losses(logits, at), expected)
 
 
 def test_collecting_goes_on_where_it_was_interrupted(tmp_path: Path, store: StreamStore) -> None:
@@ -193,7 +198,7 @@ def test_unrolled_training_computes_what_the_engine_drafts(store: StreamStore) -
         position = committed - 2 + depth  # of the row that guesses
         at = int((guesses[depth].places == position + 1).nonzero())
         torch.testing.assert_close(
-            network.logits(row[None])[0], guesses[depth].logits[0, at], atol=1e-4, rtol=1e-4
+            network.logits(row[None])[0], scores(guesses[depth])[0, at], atol=1e-4, rtol=1e-4
         )
         following = position + 1
         attend = reader.caches[0].appending([following])
@@ -218,7 +223,7 @@ def test_a_pruned_model_is_trained_as_it_drafts(store: StreamStore) -> None:
         attends = [cache.appending(positions) for cache in caches]
         rows = network.run(token_ids[start:end], torch.tensor(positions), attends)
         logits = network.logits(rows)
-        torch.testing.assert_close(logits, guesses.logits[0, start:end], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(logits, scores(guesses)[0, start:end], atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -240,7 +245,7 @@ def test_masks_compute_what_the_engine_drafts_in_one_pass(store: StreamStore) ->
         reader.caches[0].appending(positions),
     )
     for depth in range(1, DEPTH):
-        expected = guesses[depth].logits[0, 4]
+        expected = scores(guesses[depth])[0, 4]
         logits = network.logits(rows[depth - 1])
         torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 

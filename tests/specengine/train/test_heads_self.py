@@ -18,7 +18,7 @@ from specengine.models.excerpts import first_layers
 from specengine.models.load import TensorReader
 from specengine.models.target import Rows, Tap
 from specengine.train.beginnings import begin, frozen_of, taps_of
-from specengine.train.heads_self import LastLayers, exit_logits, stream_logits
+from specengine.train.heads_self import LastLayers, exit_logits, pass_streams
 from specengine.train.objectives import outcome
 from specengine.train.streams import Shard
 from tests.specengine.heads.tiny_self import DEPTH, tiny_exit, tiny_streams
@@ -88,7 +88,8 @@ def test_streams_in_training_say_what_the_drafter_reads(
     source = StreamingDrafts(head, decoder, TensorReader(weights, torch.float32))
     streams, _ = look(sizes)
     target = LastLayers.of(sizes, weights, head.layers)
-    training = stream_logits(head, target, streams, ANCHORS).softmax(-1)
+    rows, score = pass_streams(head, target, streams, ANCHORS)
+    training = score(rows).softmax(-1)
     for row, text in enumerate(TEXTS):
         token_ids = text.tolist()
         for at, anchor in enumerate(ANCHORS.tolist()):
@@ -126,7 +127,8 @@ def test_nothing_of_the_target_learns() -> None:
     weights = {name: each.clone().requires_grad_() for name, each in WEIGHTS.items()}
     tensors = {name: each.clone().requires_grad_() for name, each in head.tensors.items()}
     target = LastLayers.of(TINY, weights, head.layers)
-    stream_logits(replace(head, tensors=tensors), target, streams, ANCHORS).pow(2).mean().backward()
+    rows, score = pass_streams(replace(head, tensors=tensors), target, streams, ANCHORS)
+    score(rows).pow(2).mean().backward()
     assert all(each.grad is None for each in weights.values())
     assert all(each.grad is not None and each.grad.any() for each in tensors.values())
 
