@@ -24,9 +24,6 @@ from specengine.settings import EngineSettings
 PRECISIONS: Final = ("int8", BFLOAT16, "float32")
 """Of ours, where none is asked for."""
 
-DRAFTERS: Final = (PLAIN, "suffix")
-"""The same for ways of drafting."""
-
 
 @dataclass(frozen=True)
 class Ground:
@@ -141,13 +138,12 @@ def _llama_cpp(ground: Ground, on_progress: OnProgress) -> Lineup:
 
 def _own(settings: EngineSettings, ground: Ground) -> Lineup:
     precisions = PRECISIONS if settings.precision == "auto" else (settings.precision,)
-    drafters = DRAFTERS if settings.drafter == "auto" else (PLAIN, settings.drafter)
     plain = [_recipe("specengine", precision, ground.folder, ground) for precision in precisions]
     return Lineup(
         [
             msgspec.structs.replace(recipe, drafter=drafter)
             for recipe in plain
-            for drafter in dict.fromkeys(drafters)
+            for drafter in dict.fromkeys((PLAIN, settings.drafter))
         ]
     )
 

@@ -51,11 +51,11 @@ def test_every_engine_begins_with_plain_decoding() -> None:
         ("llama.cpp", "bfloat16", "none"),
         ("llama.cpp", "bfloat16", "ngram_simple 10"),
         ("specengine", "int8", "none"),
-        ("specengine", "int8", "suffix"),
+        ("specengine", "int8", "auto"),
         ("specengine", "bfloat16", "none"),
-        ("specengine", "bfloat16", "suffix"),
+        ("specengine", "bfloat16", "auto"),
         ("specengine", "float32", "none"),
-        ("specengine", "float32", "suffix"),
+        ("specengine", "float32", "auto"),
     ]
 
 
