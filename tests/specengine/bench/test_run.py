@@ -180,7 +180,7 @@ def test_engines_are_compared_and_drawn(
             ("transformers", "none"),
             ("transformers", "prompt_lookup 10"),
             ("specengine", "none"),
-            ("specengine", "suffix"),
+            ("specengine", "auto"),
         )
     ]
     assert {(row["runs"], row["texts"], row["model"]) for row in rows} == {(5, 2, "tiny")}
