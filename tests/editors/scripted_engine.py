@@ -74,6 +74,9 @@ def scripted_engine(path: Path) -> Iterator[ScriptedEngine]:
 
 
 def _rest(statement: str, prefix: str) -> str:
-    """Return what is missing behind the last line of a prefix."""
-    begun = prefix.rpartition("\n")[2].lstrip()
-    return statement[len(begun) :] if statement.startswith(begun) else ""
+    """Return what follows a prefix that ends within a statement, which begins its line."""
+    for begun in range(len(statement), -1, -1):
+        indentation = prefix[: len(prefix) - begun].rpartition("\n")[2]
+        if prefix.endswith(statement[:begun]) and not indentation.strip():
+            return statement[begun:]
+    return ""

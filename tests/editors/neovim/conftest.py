@@ -11,8 +11,9 @@ from typing import Protocol
 
 import pytest
 
+from tests.editors.conftest import Watch
 from tests.editors.neovim.editor import BUILDS, Build, Neovim, Profile, neovim
-from tests.editors.scripted_engine import STATEMENT, ScriptedEngine, scripted_engine
+from tests.editors.scripted_engine import ScriptedEngine, scripted_engine
 
 
 class OpenNeovim(Protocol):
@@ -25,7 +26,7 @@ class OpenNeovim(Protocol):
         ...
 
 
-@pytest.fixture(scope="module", params=BUILDS, ids=lambda build: build.label)
+@pytest.fixture(scope="module", params=BUILDS, ids=lambda build: build.id)
 def build(request: pytest.FixtureRequest) -> Build:
     """A build of Neovim."""
     return request.param
@@ -45,7 +46,7 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def engine() -> Iterator[ScriptedEngine]:
     """An engine that does as told."""
     with (
@@ -56,14 +57,9 @@ def engine() -> Iterator[ScriptedEngine]:
 
 
 @pytest.fixture
-def ready_engine(engine: ScriptedEngine) -> ScriptedEngine:
-    """The same, quick and with its usual statement."""
-    engine.delay_s, engine.statement = 0.0, STATEMENT
-    return engine
-
-
-@pytest.fixture
-def open_neovim(build: Build, short_folder: Path, ready_engine: ScriptedEngine) -> OpenNeovim:
+def open_neovim(
+    build: Build, short_folder: Path, engine: ScriptedEngine, watch: Watch
+) -> OpenNeovim:
     """A way to open a Neovim whose server has the scripted engine."""
 
     @contextlib.contextmanager
@@ -72,9 +68,12 @@ def open_neovim(build: Build, short_folder: Path, ready_engine: ScriptedEngine) 
     ) -> Iterator[Neovim]:
         # It would write its statement once more behind an accepted one.
         completion = {"lookAhead": False}
-        server = {"engine": {"socket": str(ready_engine.path)}, "completion": completion}
+        server = {"engine": {"socket": str(engine.path)}, "completion": completion}
         profile = Profile(build, short_folder, settings={"server": server, **(settings or {})})
-        with neovim(profile, *write(short_folder, files)) as editor:
+        with (
+            neovim(profile, *write(short_folder, files)) as editor,
+            watch(editor.picture),
+        ):
             yield editor
 
     return open_one

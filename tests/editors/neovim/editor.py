@@ -32,7 +32,7 @@ PROGRAM: Final = ROOT / ".venv" / "bin" / "specengine-lsp"
 TOOLS: Final = platformdirs.user_cache_path("specengine", appauthor=False) / "editors"
 PICTURES: Final = ROOT / "build" / "editors"
 
-ASK_TIMEOUT_S: Final = 20.0
+ASK_TIMEOUT_S: Final = 60.0
 """A Neovim that waits for a key answers nothing."""
 
 GREY: Final = (122, 124, 133)
@@ -63,6 +63,11 @@ class Build:
         """A name for people."""
         drawn = "" if self.client == "auto" else f" ({self.client} client)"
         return f"Neovim {self.version}{drawn}"
+
+    @property
+    def id(self) -> str:
+        """A name for folders and the command line."""
+        return self.version + ("" if self.client == "auto" else f"-{self.client}")
 
     @property
     def program(self) -> Path:
@@ -150,6 +155,11 @@ class Neovim:
         assert error is None, f"{expression!r}: {error}"
         return str(value)
 
+    def is_listening(self) -> bool:
+        """Return whether it can be asked; its socket is there a moment before."""
+        with socket.socket(socket.AF_UNIX) as door:
+            return door.connect_ex(str(self._socket)) == 0
+
     def quit(self) -> None:
         """End it, whatever is not saved."""
         with contextlib.suppress(EOFError):  # it answers no more
@@ -214,6 +224,10 @@ class Neovim:
         is_right = expected.__eq__ if expected else bool
         return self.terminal.await_value(self.ghost_text, is_right, timeout_s)
 
+    def await_text(self, part: str) -> None:
+        """Wait until the buffer has a text somewhere."""
+        self.terminal.await_value(self.text, lambda text: part in text)
+
     def await_no_ghost_text(self) -> None:
         """Wait until there is none."""
         self.terminal.await_value(self.ghost_text, "".__eq__)
@@ -245,8 +259,7 @@ class Neovim:
     def picture(self, name: str, folder: Path | None = None) -> None:
         """Write a picture of the screen; its colours are those that Neovim has by default."""
         build = self.profile.build
-        own = f"neovim-{build.version}" + ("" if build.client == "auto" else f"-{build.client}")
-        path = (folder or PICTURES / own) / f"{name}.svg"
+        path = (folder or PICTURES / f"neovim-{build.id}") / f"{name}.svg"
         self.terminal.picture(path, build.label, self.profile.colours)
 
 
@@ -258,7 +271,7 @@ def neovim(profile: Profile, *files: Path) -> Iterator[Neovim]:
     command = [str(profile.build.program), "--listen", str(door), *map(str, files)]
     with terminal(profile.folder, command, profile.all_environment) as screen:
         editor = Neovim(profile, screen, door)
-        screen.await_value(door.exists, bool)
+        screen.await_value(editor.is_listening, bool)
         try:
             yield editor
         finally:

@@ -23,7 +23,7 @@ from rich.text import Text
 
 COLUMNS: Final = 96
 ROWS: Final = 24
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 """For a screen to become right; a fraction of a second where nothing else runs."""
 
 MODEL_PATIENCE_S: Final = 300.0

@@ -17,7 +17,7 @@ READY = r"^fake"
 TEXT = "def add(a, b):\n    \n"
 
 
-@pytest.fixture(scope="module", params=BUILDS[:2], ids=lambda build: build.label)
+@pytest.fixture(scope="module", params=BUILDS[:2], ids=lambda build: build.id)
 def build(request: pytest.FixtureRequest) -> Build:
     """A build of Neovim; commands know nothing of who asks and draws."""
     return request.param
@@ -172,10 +172,10 @@ def test_a_missing_program_is_said_once(open_neovim: OpenNeovim) -> None:
 
 
 def test_a_plain_package_needs_no_line_of_configuration(
-    build: Build, short_folder: Path, ready_engine: ScriptedEngine
+    build: Build, short_folder: Path, engine: ScriptedEngine
 ) -> None:
     """The program is found in the environment of the checkout that the package is a link into."""
-    server = f"{{ engine = {{ socket = '{ready_engine.path}' }} }}"
+    server = f"{{ engine = {{ socket = '{engine.path}' }} }}"
     profile = Profile(build, short_folder, init=f"vim.g.specengine = {{ server = {server} }}\n")
     with neovim(profile, *write(short_folder, {"add.py": TEXT})) as editor:
         editor.await_status(READY)

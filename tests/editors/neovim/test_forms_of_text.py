@@ -150,9 +150,9 @@ def test_a_block_goes_on_behind_the_bracket_at_the_cursor(
         assert saved(editor, "call.py") == f"def show(a, b):\n    {engine.statement}\n"
 
 
-def test_in_light_colours(build: Build, short_folder: Path, ready_engine: ScriptedEngine) -> None:
-    ready_engine.statement = BLOCK
-    settings = {"server": {"engine": {"socket": str(ready_engine.path)}}}
+def test_in_light_colours(build: Build, short_folder: Path, engine: ScriptedEngine) -> None:
+    engine.statement = BLOCK
+    settings = {"server": {"engine": {"socket": str(engine.path)}}}
     profile = Profile(build, short_folder, settings=settings, colours=LIGHT)
     text = (ROOT / "examples" / "job_queue.py").read_text(encoding="utf-8")
     files = write(short_folder, {"block.py": "def add(a, b):\n    \n" + text})

@@ -1,4 +1,8 @@
-"""What a user sees of suggestions, with the real engine and the default model."""
+"""What a user sees of suggestions, whoever writes them.
+
+Once the real engine with the default model, and once an engine that does as told: what that one
+writes does not change with the model.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,19 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from specengine.models import registry
+from tests.editors.conftest import Watch
 from tests.editors.neovim.conftest import write
 from tests.editors.neovim.editor import ROOT, Build, Neovim, Profile, neovim
 from tests.editors.neovim.terminal import MODEL_PATIENCE_S
+from tests.editors.scripted_engine import ScriptedEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.model]
 
@@ -27,11 +34,12 @@ ABOVE: Final = '                "error": job.error,\n'
 INDENTATION: Final = len(ABOVE) - len(ABOVE.lstrip())
 TYPED: Final = '"started_at": '
 LINE: Final = " " * INDENTATION + TYPED
-METHODS_END: Final = 105
-"""The empty line behind a method of the file."""
+ENTRIES: Final = "".join(
+    f'"{name}": job.{name},\n{" " * INDENTATION}' for name in ("started_at", "failed", "tags")
+)
+"""What the engine that does as told writes there."""
 
 WITH_TEXT: Final = ("shown", "adopted", "cached")
-ENGINE: Final = {"engine": {"idleExitS": 20}}
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +49,36 @@ def run_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@dataclass(frozen=True)
+class Writer:
+    """Who writes."""
+
+    settings: Mapping[str, object]
+    model: str
+    """As a pattern."""
+
+
+@pytest.fixture(params=["scripted_engine", "real_engine"])
+def writer(request: pytest.FixtureRequest, engine: ScriptedEngine) -> Writer:
+    if request.param == "real_engine":
+        return Writer({"engine": {"idleExitS": 20}}, MODEL)
+    engine.statement = ENTRIES.rstrip()
+    return Writer({"engine": {"socket": str(engine.path)}}, "fake")
+
+
 @pytest.fixture
-def editor(build: Build, short_folder: Path, run_folder: Path) -> Iterator[Neovim]:
+def editor(
+    build: Build, short_folder: Path, run_folder: Path, writer: Writer, watch: Watch
+) -> Iterator[Neovim]:
     """A Neovim with a real file, inserting in an empty line of it."""
     text = (ROOT / "examples" / "job_queue.py").read_text(encoding="utf-8")
     before, above, after = text.partition(ABOVE)
     text = f"{before}{above}{' ' * INDENTATION}\n{after}"
-    profile = Profile(build, short_folder, {"XDG_RUNTIME_DIR": str(run_folder)}, {"server": ENGINE})
+    environment = {"XDG_RUNTIME_DIR": str(run_folder)}
+    profile = Profile(build, short_folder, environment, {"server": writer.settings})
     files = {"job_queue.py": text, "second.py": text}
-    with neovim(profile, *write(short_folder, files)) as editor:
-        editor.await_status(f"^{MODEL}")
+    with neovim(profile, *write(short_folder, files)) as editor, watch(editor.picture):
+        editor.await_status(f"^{writer.model}")
         editor.insert_at((before + above).count("\n") + 1, INDENTATION + 1)
         yield editor
 
@@ -64,23 +92,30 @@ def suggestion(editor: Neovim) -> str:
 
 def settled(editor: Neovim) -> str:
     """Return the grey text when it belongs to the last key, and the record of it is written."""
+    await_served(editor, WITH_TEXT)
+    return editor.await_ghost_text()
 
-    def is_last_key_served() -> bool:
+
+def await_served(editor: Neovim, outcomes: Container[str]) -> None:
+    """Wait for a record of the text as it is."""
+
+    def is_served() -> bool:
         tick = int(editor.ask("b:changedtick"))
         served = [each for each in editor.trace() if each["document_version"] == tick]
-        return any(each["outcome"] in WITH_TEXT for each in served)
+        return any(each["outcome"] in outcomes for each in served)
 
-    editor.terminal.await_value(is_last_key_served, bool, MODEL_PATIENCE_S)
-    return editor.await_ghost_text()
+    editor.terminal.await_value(is_served, bool, MODEL_PATIENCE_S)
 
 
 def last_request(editor: Neovim) -> int:
     return max((record["request"] for record in editor.trace()), default=0)
 
 
-def test_ghost_text_appears_and_the_status_line_says_how_long_it_took(editor: Neovim) -> None:
+def test_ghost_text_appears_and_the_status_line_says_how_long_it_took(
+    editor: Neovim, writer: Writer
+) -> None:
     assert suggestion(editor) != ""
-    editor.await_status(rf"^{MODEL} \d+(\.\d)? m?s$")
+    editor.await_status(rf"^{writer.model} \d+(\.\d)? m?s$")
     editor.picture("ghost_text")
 
 
@@ -101,23 +136,22 @@ def test_a_key_that_disagrees_replaces_it(editor: Neovim) -> None:
     suggested = suggestion(editor)
     key = "x" if not suggested.startswith("x") else "y"
     editor.type(key, 0)
-    editor.await_line(LINE + key)
+    editor.terminal.await_value(editor.terminal.words, lambda words: TYPED + key in words)
     assert not editor.ghost_text().startswith(suggested[1:3])
+    await_served(editor, (*WITH_TEXT, "empty"))
+    assert not editor.ghost_text().startswith(suggested[1:3])
+    assert editor.line() == LINE + key
     editor.picture("disagreeing_key")
 
 
 def test_tab_accepts_and_in_the_next_line_the_next_one_is_there(editor: Neovim) -> None:
-    """A function's first line, and then what it does."""
-    editor.insert_at(METHODS_END, 1)
-    editor.type("    def running_jobs(self) -> list[Job]:", 0)
-    editor.press("Enter")
-    first = settled(editor)
+    first = suggestion(editor)
     editor.press("Tab")
-    editor.terminal.await_value(editor.text, lambda text: first.strip() in text)
+    editor.await_text(LINE + first)
     editor.press("Enter")
     second = settled(editor)
     editor.press("Tab")
-    editor.terminal.await_value(editor.text, lambda text: second.strip() in text)
+    editor.await_text(f"{LINE}{first}\n{' ' * INDENTATION}{second}")
     editor.picture("accepted")
 
 
@@ -125,7 +159,7 @@ def test_undo_takes_back_what_tab_accepted(editor: Neovim) -> None:
     before = editor.text()
     first = suggestion(editor).split("\n")[0]
     editor.press("Tab")
-    editor.terminal.await_value(editor.text, lambda text: LINE + first in text)
+    editor.await_text(LINE + first)
     editor.normal()
     editor.press("u")
     empty_line = " " * INDENTATION
@@ -164,16 +198,19 @@ def test_two_files_in_turn(editor: Neovim) -> None:
     assert settled(editor) == first
 
 
+@pytest.mark.parametrize("writer", ["real_engine"], indirect=True)
 def test_an_engine_killed_in_the_middle_of_a_word_comes_back(
     editor: Neovim, run_folder: Path
 ) -> None:
     suggestion(editor)
-    pids = engine_pids(run_folder)
-    assert len(pids) == 1
-    os.kill(pids[0], signal.SIGKILL)
+    (pid,) = engine_pids(run_folder)
+    os.kill(pid, signal.SIGKILL)
     editor.type("self._clo", 0.1)
     editor.await_line(LINE + "self._clo")
     editor.picture("engine_killed")
+    editor.terminal.await_value(
+        lambda: engine_pids(run_folder), lambda pids: len(pids) == 1 and pid not in pids
+    )
     editor.await_status(f"^{MODEL}")
     editor.type("c")
     assert settled(editor) != ""

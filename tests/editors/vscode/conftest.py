@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import pytest
 
+from tests.editors.conftest import Watch
 from tests.editors.scripted_engine import ScriptedEngine, scripted_engine
 from tests.editors.vscode import code_server
 from tests.editors.vscode.workbench import Workbench, browser_page
@@ -85,7 +86,24 @@ def engine() -> Iterator[ScriptedEngine]:
 
 
 @pytest.fixture(scope="module")
-def open_window(tmp_path_factory: pytest.TempPathFactory) -> OpenWindow:
+def open_workbenches() -> list[Workbench]:
+    """Those that are open."""
+    return []
+
+
+@pytest.fixture(autouse=True)
+def _watched(open_workbenches: list[Workbench], watch: Watch) -> Iterator[None]:
+    """Have those pictured that several tests share."""
+    with contextlib.ExitStack() as stack:
+        for workbench in open_workbenches:
+            stack.enter_context(watch(workbench.picture))
+        yield
+
+
+@pytest.fixture(scope="module")
+def open_window(
+    tmp_path_factory: pytest.TempPathFactory, open_workbenches: list[Workbench]
+) -> OpenWindow:
     """A way to open windows with the extension and the engine of this checkout."""
     if not VSIX.is_file():
         pytest.fail(f"{VSIX} is missing: run make vscode")
@@ -114,6 +132,10 @@ def open_window(tmp_path_factory: pytest.TempPathFactory) -> OpenWindow:
         with code_server.serve(profile) as address, browser_page() as page:
             workbench = Workbench(page, address, folder, PICTURES)
             workbench.load(next(iter(setup.files)))
-            yield Window(workbench, folder, state, profile.folder / "data")
+            open_workbenches.append(workbench)
+            try:
+                yield Window(workbench, folder, state, profile.folder / "data")
+            finally:
+                open_workbenches.remove(workbench)
 
     return open_one

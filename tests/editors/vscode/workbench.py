@@ -10,12 +10,15 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page  # pyright: ignore[reportMissingImports]  # see install_tools.sh
+
+T = TypeVar("T")
 
 BROWSER: Final = "/usr/bin/chromium"
 BROWSER_ARGUMENTS: Final = (
@@ -29,7 +32,10 @@ BROWSER_ARGUMENTS: Final = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 TIMEOUT_MS: Final = 180_000
-PATIENCE_S: Final = 300.0
+PATIENCE_S: Final = 120.0
+"""For a screen to become right; a fraction of a second where nothing else runs."""
+
+MODEL_PATIENCE_S: Final = 300.0
 """For a model to load or to write; seconds where nothing else keeps the processors busy."""
 STATUS: Final = '[id="specengine.specengine.specengine"]'
 """The status bar item: extension and item."""
@@ -44,12 +50,30 @@ def browser_page() -> Iterator[Page]:
         browser = playwright.chromium.launch(
             executable_path=BROWSER, args=list(BROWSER_ARGUMENTS), headless=True
         )
-        page = browser.new_page(viewport={"width": 1100, "height": 640})
+        page = browser.new_page(
+            viewport={"width": 1100, "height": 640},
+            permissions=["clipboard-read", "clipboard-write"],
+        )
         page.set_default_timeout(TIMEOUT_MS)
         try:
             yield page
         finally:
             browser.close()
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at the editor shows."""
+
+    text: str
+    """The lines on the screen, without what is grey; trailing blanks are lost."""
+    grey: str
+    """The grey text, lines joined by line feeds; empty without any."""
+
+    @property
+    def words(self) -> list[str]:
+        """Both together; blanks are not told apart."""
+        return (self.text + self.grey).split()
 
 
 class Workbench:
@@ -77,9 +101,13 @@ class Workbench:
         box = self.page.locator(".quick-input-widget input")
         box.wait_for(state="visible")
         box.fill(f":{line}:{column}")
+        place = re.compile(rf"\b{line}\b.*\b{column}\b")
+        self.page.locator(".quick-input-list .monaco-list-row", has_text=place).wait_for()
         self.press("Enter")
         box.wait_for(state="hidden")
         self.page.wait_for_selector(".monaco-editor.focused")
+        position = re.compile(rf"Ln {line}, Col {column}\b")
+        self.page.locator(".statusbar-item", has_text=position).wait_for()
 
     def type(self, text: str, delay_ms: float = 60) -> None:
         """Type a text, a key at a time."""
@@ -113,12 +141,20 @@ class Workbench:
         """Choose in such a list."""
         self.page.locator(".quick-input-list .monaco-list-row", has_text=label).first.click()
 
+    def look(self) -> Look:
+        """Look once, so that text and grey text belong together."""
+        lines, inline, below = self.page.evaluate(_LOOK)
+        text = "\n".join(_plain(line).rstrip() for line in lines)
+        return Look(text, _plain("\n".join(["".join(inline), *below])).rstrip())
+
     def ghost_text(self) -> str:
         """Return the grey text, lines joined by line feeds; empty without any."""
-        inline = self.page.locator(".view-lines [class*='ghost-text-decoration']")
-        first = "".join(inline.all_inner_texts())
-        below = self.page.locator(".view-zones .suggest-preview-text .view-line")
-        return _plain("\n".join([first, *below.all_inner_texts()])).rstrip()
+        return self.look().grey
+
+    def copy_all(self) -> str:
+        """Return the whole document, also what is not on the screen, by way of the clipboard."""
+        self.press("Control+A", "Control+C")
+        return self.page.evaluate("navigator.clipboard.readText()")
 
     def choose_theme(self, name: str) -> None:
         """Change the colours."""
@@ -131,8 +167,7 @@ class Workbench:
 
     def text(self) -> str:
         """Return the lines on the screen, without what is grey; trailing blanks are lost."""
-        lines = self.page.evaluate(_READ_LINES)
-        return "\n".join(_plain(line).rstrip() for line in lines)
+        return self.look().text
 
     def status(self) -> str:
         """Return the words of our status bar item; empty while there is none."""
@@ -143,23 +178,30 @@ class Workbench:
         """Return what a screen reader says of it."""
         return self.page.locator(f"{STATUS} a").get_attribute("aria-label") or ""
 
-    def await_status(self, pattern: str, timeout_s: float = PATIENCE_S) -> str:
+    def await_status(self, pattern: str, timeout_s: float = MODEL_PATIENCE_S) -> str:
         """Wait until our status bar item matches; return its words."""
         return self.await_value(self.status, lambda text: bool(re.search(pattern, text)), timeout_s)
 
     def await_ghost_text(self, expected: str = "") -> str:
         """Wait for grey text, for any or for the expected one; return it."""
         is_right = expected.__eq__ if expected else bool
-        return self.await_value(self.ghost_text, is_right, PATIENCE_S)
+        return self.await_value(self.ghost_text, is_right, MODEL_PATIENCE_S)
+
+    def await_text(self, part: str) -> None:
+        """Wait until the screen has a text somewhere."""
+        self.await_value(self.text, lambda text: part in text)
+
+    def await_no_ghost_text(self) -> None:
+        """Wait until there is none."""
+        self.await_value(self.ghost_text, "".__eq__)
 
     def await_value(
-        self, read: Callable[[], str], is_right: Callable[[str], bool], timeout_s: float = 30
-    ) -> str:
+        self, read: Callable[[], T], is_right: Callable[[T], bool], timeout_s: float = PATIENCE_S
+    ) -> T:
         """Read again and again until the value is right."""
         deadline = time.monotonic() + timeout_s
         while not is_right(value := read()):
             if time.monotonic() > deadline:
-                self.picture("timeout")
                 raise TimeoutError(f"it is still {value!r}")
             self.page.wait_for_timeout(50)
         return value
@@ -176,13 +218,19 @@ class Workbench:
         self.page.wait_for_selector(".monaco-editor .view-line")
 
 
-_READ_LINES: Final = """() => {
+_LOOK: Final = """() => {
     const isGrey = (node) => node.className?.includes?.("ghost-text");
     const textOf = (node) => isGrey(node) ? "" : node.nodeType === Node.TEXT_NODE
         ? node.data : [...node.childNodes].map(textOf).join("");
     const top = (line) => parseInt(line.style.top);
     const lines = [...document.querySelectorAll(".editor-instance .view-lines > .view-line")];
-    return lines.sort((a, b) => top(a) - top(b)).map(textOf);
+    const wordsOf = (selector) =>
+        [...document.querySelectorAll(selector)].map((node) => node.innerText);
+    return [
+        lines.sort((a, b) => top(a) - top(b)).map(textOf),
+        wordsOf(".view-lines [class*='ghost-text-decoration']"),
+        wordsOf(".view-zones .suggest-preview-text .view-line"),
+    ];
 }"""
 """The lines stand in the page in any order; their position says which comes first."""
 
