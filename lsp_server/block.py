@@ -17,7 +17,7 @@ from tree_sitter import Node, Tree
 
 from lsp_server.positions import bytes_from_chars, chars_from_bytes
 from lsp_server.quoting import window_of
-from lsp_server.syntax import Grammar, leaves, note_growth, parse, words
+from lsp_server.syntax import Grammar, KeptTree, leaves, words
 
 OPENERS: Final = frozenset(("(", "[", "{", "${", "#{", "string_start"))
 CLOSERS: Final = frozenset((")", "]", "}", "string_end"))
@@ -117,9 +117,7 @@ class EndFinder:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._tree: Tree | None = None
-        self._data = b""
-        """What the tree is of."""
+        self._kept = KeptTree(site.grammar) if site.grammar is not None else None
 
     def find(self, text: str) -> int | None:
         """Return how many characters of the text fill the site, or None while that is open."""
@@ -129,18 +127,8 @@ class EndFinder:
         if "\n" not in text and not any(closer in text for closer in ")]}"):
             return None
         source = self._site.window + text
-        return _Search(self._site, source, self._parse(source.encode())).run()
-
-    def _parse(self, data: bytes) -> Tree | None:
-        if self._site.grammar is None:
-            return None
-        old = self._tree
-        if old is not None and data.startswith(self._data):
-            note_growth(old, self._data, data)
-        else:
-            old = None
-        self._tree, self._data = parse(self._site.grammar, data, old=old), data
-        return self._tree
+        tree = self._kept.parse(source.encode()) if self._kept is not None else None
+        return _Search(self._site, source, tree).run()
 
 
 class _Search:

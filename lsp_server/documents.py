@@ -184,7 +184,7 @@ class Document:
         tail = self._starts[last:]
         scan_end = tail[0] + shift if tail else len(self.text)
         middle = _starts_in(self.text, scan_start, scan_end)
-        rest = (start + shift for start in tail[1:])
+        rest = [start + shift for start in tail[1:]]
         self._starts = [*self._starts[: first + 1], *middle, *rest]
 
     def _line_end(self, line: int) -> int:

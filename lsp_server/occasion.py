@@ -7,6 +7,7 @@ hold for requests that an editor makes by itself: whoever asks explicitly is ans
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from lsp_server.syntax import Grammar
@@ -35,7 +36,11 @@ _LAST_WORD: Final = re.compile(r"\s*(?:pass|break|continue)\s*")
 
 def is_generated(text: str) -> bool:
     """Whether a comment at a file's top says that a program wrote it and people should not."""
-    head = text[:HEAD_CHARS]
+    return _is_head_of_generated(text[:HEAD_CHARS])
+
+
+@lru_cache(maxsize=64)  # asked at each key, and seldom changed
+def _is_head_of_generated(head: str) -> bool:
     found = _GENERATED.search(head)
     if found is None:
         return False

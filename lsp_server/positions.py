@@ -48,7 +48,8 @@ def bytes_from_chars(text: str, chars: int) -> int:
 
 def chars_from_bytes(data: bytes, num_bytes: int) -> int:
     """Return the code points that begin within the first bytes of valid UTF-8."""
-    return sum((byte & 0xC0) != 0x80 for byte in data[:num_bytes])
+    # A character that the cut runs through becomes one replacement character.
+    return len(data[:num_bytes].decode(errors="replace"))
 
 
 def replace_surrogates(text: str) -> str:

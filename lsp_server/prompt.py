@@ -13,7 +13,7 @@ from typing import Final
 from lsp_server.context.outline import find_outline
 from lsp_server.documents import Snapshot
 from lsp_server.postprocess import to_lf
-from lsp_server.syntax import Grammar
+from lsp_server.syntax import KeptTree
 
 CHARS_PER_TOKEN: Final = 3
 """A low estimate for code; the engine counts and cuts exactly."""
@@ -63,16 +63,31 @@ class Anchor:
 
 
 def build_prompt(
-    snapshot: Snapshot, grammar: Grammar | None, budget: Budget, anchor: Anchor | None
+    snapshot: Snapshot, kept: KeptTree | None, budget: Budget, anchor: Anchor | None
 ) -> tuple[Prompt, Anchor | None]:
     """Return the prompt at a cursor, and the anchor to hand in again with the next key."""
     suffix = _suffix(snapshot, budget)
     if snapshot.cursor <= budget.prefix_chars:
         return Prompt(to_lf(snapshot.text[: snapshot.cursor]), suffix), None
-    if anchor is None or not _fits(anchor, snapshot, budget):
-        anchor = _set_anchor(snapshot, grammar, budget)
+    start = new_start(snapshot, budget, anchor)
+    if anchor is None or start is not None:
+        assert start is not None, "where there is no anchor, one is set"
+        anchor = _set_anchor(snapshot, start, kept, budget)
     body = snapshot.text[anchor.start : snapshot.cursor]
     return Prompt(anchor.outline + to_lf(body), suffix), anchor
+
+
+def new_start(snapshot: Snapshot, budget: Budget, anchor: Anchor | None) -> int | None:
+    """Return where a trimmed prefix begins if its anchor must be set; None if it need not."""
+    is_whole = snapshot.cursor <= budget.prefix_chars
+    if is_whole or (anchor is not None and _fits(anchor, snapshot, budget)):
+        return None
+    body_chars = int(budget.prefix_chars * (1 - GROWTH_SHARE)) - _outline_chars(budget)
+    return _line_start_after(snapshot.text, snapshot.cursor - body_chars, snapshot.cursor)
+
+
+def _outline_chars(budget: Budget) -> int:
+    return int(budget.prefix_chars * OUTLINE_SHARE)
 
 
 def _fits(anchor: Anchor, snapshot: Snapshot, budget: Budget) -> bool:
@@ -86,11 +101,9 @@ def _fits(anchor: Anchor, snapshot: Snapshot, budget: Budget) -> bool:
     return snapshot.text.startswith(anchor.text[:shared], anchor.start)
 
 
-def _set_anchor(snapshot: Snapshot, grammar: Grammar | None, budget: Budget) -> Anchor:
-    outline_chars = int(budget.prefix_chars * OUTLINE_SHARE)
-    body_chars = int(budget.prefix_chars * (1 - GROWTH_SHARE)) - outline_chars
-    start = _line_start_after(snapshot.text, snapshot.cursor - body_chars, snapshot.cursor)
-    found = find_outline(snapshot.text, start, snapshot.cursor, grammar)
+def _set_anchor(snapshot: Snapshot, start: int, kept: KeptTree | None, budget: Budget) -> Anchor:
+    outline_chars = _outline_chars(budget)
+    found = find_outline(snapshot.text, start, snapshot.cursor, kept)
     heads = to_lf(found.heads)[-outline_chars:]
     imports = _whole_lines(to_lf(found.imports), outline_chars - len(heads))
     text = snapshot.text[start : snapshot.cursor]

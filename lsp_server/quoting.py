@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from functools import lru_cache
 from typing import Final
 
 from lsp_server.syntax import Grammar
@@ -89,6 +90,7 @@ def find_quoted_lines(head: str, text: str, grammar: Grammar | None) -> frozense
     return frozenset(quoted)
 
 
+@lru_cache(maxsize=8)  # while a line is typed, what stands above it stays
 def window_above(text: str, grammar: Grammar | None) -> str:
     """Return a window that ends a text, opened by the quotes that it begins inside of, if any.
 
@@ -106,6 +108,12 @@ def window_above(text: str, grammar: Grammar | None) -> str:
             opening = _OPENING.match(found.group()) if found.start() < start else None
             return window if opening is None else f"{opening.group()}\n{window}"
     return window
+
+
+def opening(text: str) -> int:
+    """Return where the first definition of a text begins that is surely in no string; else 0."""
+    found = _BEGINNINGS[0].search(text)
+    return found.end() if found is not None else 0
 
 
 def window_of(prefix: str) -> str:

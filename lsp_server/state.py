@@ -26,6 +26,7 @@ from lsp_server.notebooks import Notebook
 from lsp_server.positions import Encoding
 from lsp_server.privacy import FileRules
 from lsp_server.settings import EngineSettings, Settings
+from lsp_server.syntax import KeptTree, grammar_of
 from lsp_server.trace_log import TraceEvent, TraceLog, default_path
 from lsp_server.typing_session import TypingSession
 from lsp_server.upstream import UpstreamOpener
@@ -83,6 +84,8 @@ class OpenDocument:
     acceptance: Acceptance
     pace: KeystrokePace = field(default_factory=KeystrokePace)
     edits: EditLog = field(default_factory=EditLog)
+    tree: KeptTree | None = None
+    """None for a language without a grammar."""
     last_used: int = 0
     """Tick of the last edit or request; a later one has a higher."""
 
@@ -201,11 +204,13 @@ class State:
     def _opened(self, document: Document, read_text: Callable[[], str]) -> OpenDocument:
         call_later = asyncio.get_running_loop().call_later
         note = partial(self.write_fate, document.language)
+        grammar = grammar_of(document.language)
         return OpenDocument(
             document,
             TypingSession(call_later),
             Acceptance(note, read_text, call_later, self.clock),
             last_used=self.next_tick(),
+            tree=KeptTree(grammar) if grammar is not None else None,
         )
 
     def write_fate(self, language: str, fate: Fate) -> None:

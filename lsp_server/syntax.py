@@ -1,13 +1,14 @@
-"""tree-sitter grammars, loaded when a language is first seen, and a parse with a time limit.
+"""tree-sitter grammars, loaded when a language is first seen, and parses with a time limit.
 
 It knows node types of eight languages, and neither documents nor prompts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, cast
@@ -16,6 +17,9 @@ from tree_sitter import Language, Node, Parser, Point, Tree
 
 PARSE_LIMIT_S: Final = 0.03
 """A parse that takes longer is given up: broken text can cost a hundred times more than code."""
+
+SLICE_S: Final = 0.002
+"""So long the event loop may stand still for a part of a parse."""
 
 _READ_BYTES: Final = 32 * 1024
 
@@ -140,41 +144,111 @@ def grammar_of(language: str) -> Grammar | None:
     return GRAMMARS.get(language)
 
 
-def parse(
-    grammar: Grammar, data: bytes, limit_s: float = PARSE_LIMIT_S, old: Tree | None = None
-) -> Tree | None:
-    """Return the tree of UTF-8 text, or None when the limit is reached.
-
-    ``old`` is the tree of an earlier state that was told of what has changed since; only the rest
-    is parsed again.
-    """
-    parser = _parser(grammar)
-    deadline = time.perf_counter() + limit_s
-
-    def read(offset: int, _point: object) -> bytes:
-        return data[offset : offset + _READ_BYTES]
-
-    def is_late(_offset: int, _has_error: bool) -> bool:
-        return time.perf_counter() > deadline
-
-    try:
-        if old is None:
-            return parser.parse(read, progress_callback=is_late)
-        return parser.parse(read, old, progress_callback=is_late)
-    except ValueError:  # the callback said stop
-        parser.reset()
-        return None
+def parse(grammar: Grammar, data: bytes, limit_s: float = PARSE_LIMIT_S) -> Tree | None:
+    """Return the tree of UTF-8 text, or None when the limit is reached."""
+    return KeptTree(grammar).parse(data, limit_s)
 
 
-def note_growth(tree: Tree, old: bytes, new: bytes) -> None:
-    """Tell a tree that its text has got longer at its end."""
-    old_end, new_end = len(old), len(new)
-    tree.edit(old_end, old_end, new_end, _point(old), _point(old), _point(new))
+class KeptTree:
+    """The tree of a text that changes: what has stayed as it was is not parsed again."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar = grammar
+        self._data: bytes = b""
+        self._tree: Tree | None = None
+        """Of the data; None if it took too long."""
+        self._is_done = False
+        """Whether the data was parsed, or given up."""
+        self._known: tuple[bytes, Tree] | None = None
+        """The last text that was parsed to its end."""
+        self._turn = 0
+        """Whoever begins anew makes the slices of others void."""
+
+    def parse(self, data: bytes, limit_s: float = PARSE_LIMIT_S) -> Tree | None:
+        """Return the tree of UTF-8 text, or None when the limit is reached."""
+        for _ in self._slices(data, limit_s, limit_s):
+            pass
+        return self._tree
+
+    async def parse_in_slices(self, data: bytes, limit_s: float = PARSE_LIMIT_S) -> None:
+        """Do the work of ``parse`` beforehand, while the event loop serves others in between."""
+        for _ in self._slices(data, SLICE_S, limit_s):
+            await asyncio.sleep(0)
+
+    def _slices(self, data: bytes, slice_s: float, limit_s: float) -> Iterator[None]:
+        if self._is_done and data == self._data:
+            return
+        self._turn += 1
+        turn, old, spent_s = self._turn, self._edited(data), 0.0
+        parser = Parser(_language(self.grammar))
+        self._data, self._tree, self._is_done = data, None, False
+
+        def read(offset: int, _point: object) -> bytes:
+            return data[offset : offset + _READ_BYTES]
+
+        while turn == self._turn and not self._is_done:
+            started_s = time.perf_counter()
+            is_late = _Deadline(started_s + slice_s)
+            try:  # what was done before the deadline is in the parser
+                tree = (
+                    parser.parse(read, progress_callback=is_late)
+                    if old is None
+                    else parser.parse(read, old, progress_callback=is_late)
+                )
+            except ValueError:  # the callback said stop
+                spent_s += time.perf_counter() - started_s
+                self._is_done = spent_s >= limit_s
+                yield
+            else:
+                self._tree, self._known, self._is_done = tree, (data, tree), True
+
+    def _edited(self, data: bytes) -> Tree | None:
+        """Return the last tree, told of what has changed since."""
+        if self._known is None:
+            return None
+        old, tree = self._known
+        most, old_end, new_end = min(len(old), len(data)), len(old), len(data)
+
+        def begins_alike(low: int, high: int) -> bool:
+            return old[low:high] == data[low:high]
+
+        def ends_alike(low: int, high: int) -> bool:
+            return old[old_end - high : old_end - low] == data[new_end - high : new_end - low]
+
+        start = _num_alike(most, begins_alike)
+        num_tail = _num_alike(most - start, ends_alike)
+        old_to, new_to = old_end - num_tail, new_end - num_tail
+        places = _point(old, start), _point(old, old_to), _point(data, new_to)
+        edited = tree.copy()
+        edited.edit(start, old_to, new_to, *places)
+        return edited
 
 
-def _point(data: bytes) -> Point:
-    """Return row and column of the end of a text."""
-    return Point(data.count(b"\n"), len(data) - data.rfind(b"\n") - 1)
+@dataclass(frozen=True)
+class _Deadline:
+    """What a parser asks whether to stop."""
+
+    at_s: float
+
+    def __call__(self, _offset: int, _has_error: bool) -> bool:
+        return time.perf_counter() > self.at_s
+
+
+def _num_alike(most: int, are_alike: Callable[[int, int], bool]) -> int:
+    """Return how many of so many are alike; comparing halves is faster than each byte."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if are_alike(low, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _point(data: bytes, offset: int) -> Point:
+    """Return row and column of a byte."""
+    return Point(data.count(b"\n", 0, offset), offset - data.rfind(b"\n", 0, offset) - 1)
 
 
 def leaves(tree: Tree, start_byte: int) -> Iterator[Node]:
@@ -195,6 +269,6 @@ def leaves(tree: Tree, start_byte: int) -> Iterator[Node]:
 
 
 @cache
-def _parser(grammar: Grammar) -> Parser:
-    language = getattr(importlib.import_module(grammar.module), grammar.function)
-    return Parser(Language(cast("object", language())))
+def _language(grammar: Grammar) -> Language:
+    function = getattr(importlib.import_module(grammar.module), grammar.function)
+    return Language(cast("object", function()))

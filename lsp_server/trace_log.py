@@ -205,13 +205,25 @@ class TraceLog:
 
 def _append(path: Path, line: bytes, max_bytes: int) -> None:
     # Opened for each line: another server may have renamed the file in the meantime.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_file() and path.stat().st_size + len(line) > max_bytes:
-        path.replace(path.with_name(path.name + ".1"))
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _DO_NOT_WAIT, 0o600)
+    descriptor = _open(path)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise OSError(f"{path} is no regular file")
-        os.write(descriptor, line)
+        is_full = found.st_size + len(line) > max_bytes and found.st_size > 0
+        if not is_full:
+            os.write(descriptor, line)
     finally:
         os.close(descriptor)
+    if is_full:
+        path.replace(path.with_name(path.name + ".1"))
+        _append(path, line, max_bytes)
+
+
+def _open(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _DO_NOT_WAIT
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o600)

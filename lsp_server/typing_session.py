@@ -161,13 +161,13 @@ class TypingSession:
         else:
             self.drop_run(CancelCause.SUPERSEDED)
 
-    def prompt_at(self, cursor: int, budget: Budget, build: Callable[[], Prompt]) -> Prompt:
-        """Return the prompt that is held while the user types, or the one that ``build`` makes."""
-        held = None if self._held is None else self._held.at(cursor, budget)
-        if held is None:
-            held = build()
-            self._held = HeldPrompt(held, Typed(cursor), budget)
-        return held
+    def held_prompt(self, cursor: int, budget: Budget) -> Prompt | None:
+        """Return the prompt that is held while the user types; None if one has to be made."""
+        return None if self._held is None else self._held.at(cursor, budget)
+
+    def hold(self, prompt: Prompt, cursor: int, budget: Budget) -> None:
+        """Keep a prompt as it is, but for what is typed at its cursor from now on."""
+        self._held = HeldPrompt(prompt, Typed(cursor), budget)
 
     def find_cached(self, prompt: Prompt) -> Suggestion | None:
         """Return what a finished suggestion says here; see ``SuggestionCache.find``."""

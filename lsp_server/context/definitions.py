@@ -12,7 +12,7 @@ from typing import Final
 from tree_sitter import Node
 
 from lsp_server.context.outline import head_of
-from lsp_server.syntax import Grammar, parse, words
+from lsp_server.syntax import Grammar, KeptTree, words
 
 WHOLE_LINES: Final = 8
 """A definition of so many lines is shown whole."""
@@ -42,45 +42,46 @@ class Definition:
     members: tuple[Definition, ...] = ()
 
 
-def find_definitions(text: str, grammar: Grammar) -> list[Definition]:
+def find_definitions(text: str, kept: KeptTree) -> list[Definition]:
     """Return the definitions of a file in their order; none if it cannot be parsed in time."""
     data = text.encode()
-    tree = parse(grammar, data)
-    return [] if tree is None else list(_within(data, tree.root_node, grammar, _MAX_DEPTH))
+    tree = kept.parse(data)
+    return [] if tree is None else list(_within(data, tree.root_node, kept.grammar, _MAX_DEPTH))
 
 
 def _within(data: bytes, node: Node, grammar: Grammar, depth: int) -> Iterator[Definition]:
     for child in node.named_children if depth else ():
-        if (named := _named_definition(child, grammar)) is not None:
+        if (named := _named_definition(data, child, grammar)) is not None:
             yield _definition(data, child, named, grammar, depth)
         elif child.type in _TRANSPARENT | _SPACES or child.type in grammar.containers:
             yield from _within(data, child, grammar, depth - 1)
 
 
-def _named_definition(node: Node, grammar: Grammar) -> tuple[Node, str] | None:
+def _named_definition(data: bytes, node: Node, grammar: Grammar) -> tuple[Node, str] | None:
     """Return the node that has the body, and its name; None for all that is no definition."""
     for field in ("definition", "declaration"):  # what is decorated or exported
         inner = node.child_by_field_name(field)
         if inner is not None and inner.type not in _TRANSPARENT:
-            return _named_definition(inner, grammar)
+            return _named_definition(data, inner, grammar)
     if node.type == "variable_declarator":
         value = node.child_by_field_name("value")
         is_function = value is not None and value.type in grammar.definitions
-        return (value or node, _name(node)) if is_function and _name(node) else None
+        name = _name(data, node) if is_function else ""
+        return (value or node, name) if name else None
     is_definition = node.type in grammar.definitions or node.type == "type_spec"
     if is_definition and node.type not in _SPACES:
-        name = _name(node)
+        name = _name(data, node)
         return (node, name) if name else None
     return None
 
 
-def _name(node: Node) -> str:
+def _name(data: bytes, node: Node) -> str:
     for field in ("name", "declarator", "type"):  # the type is what an impl of Rust is for
         found = node.child_by_field_name(field)
         while found is not None and (inner := _inner_name(found)) is not None:
             found = inner
-        if found is not None and found.text is not None and found.child_count == 0:
-            return found.text.decode(errors="replace")
+        if found is not None and found.child_count == 0:
+            return data[found.start_byte : found.end_byte].decode(errors="replace")
     return ""
 
 

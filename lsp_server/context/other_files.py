@@ -7,6 +7,7 @@ least first, so that the engine's stored keys and values stay of use. It reads n
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +17,7 @@ from typing import Final
 from lsp_server.context.definitions import Definition, find_definitions
 from lsp_server.context.edits import EditedPlace
 from lsp_server.context.similar import WINDOW_LINES, Window, best_window, windows_of, words_of
-from lsp_server.syntax import Grammar, grammar_of
+from lsp_server.syntax import KeptTree, grammar_of
 
 MAX_FILES: Final = 20
 """So many are looked at, the ones used last first."""
@@ -24,7 +25,7 @@ MAX_FILES: Final = 20
 MAX_FILE_CHARS: Final = 200_000
 """What stands behind it in a file is not looked at."""
 
-FIND_LIMIT_S: Final = 0.02
+LEARN_LIMIT_S: Final = 0.1
 """After so long, files that are new or changed wait for the next time."""
 
 MAX_SIMILAR: Final = 3
@@ -114,13 +115,16 @@ class OtherFiles:
     clock: Callable[[], float] = time.perf_counter
     _facts: dict[str, _Facts] = field(default_factory=dict[str, _Facts], repr=False)
 
-    def find(self, around: Surroundings, max_chars: int) -> tuple[tuple[str, str], ...]:
-        """Return paths and texts of at most so many characters, paths included."""
-        deadline_s = self.clock() + FIND_LIMIT_S
+    async def find(self, around: Surroundings, max_chars: int) -> tuple[tuple[str, str], ...]:
+        """Return paths and texts of at most so many characters, paths included.
+
+        It waits after each part of the work, so that nothing else stands still.
+        """
+        deadline_s = self.clock() + LEARN_LIMIT_S
         related = [file for file in around.others if is_related(file.language, around.language)]
         known: list[tuple[OtherFile, _Facts]] = []
         for file in related[:MAX_FILES]:
-            if (facts := self._facts_of(file, deadline_s)) is not None:
+            if (facts := await self._facts_of(file, deadline_s)) is not None:
                 known.append((file, facts))
         pieces = [
             *_definitions(around, known),
@@ -134,7 +138,7 @@ class OtherFiles:
         """Drop what is known of a file."""
         self._facts.pop(uri, None)
 
-    def _facts_of(self, file: OtherFile, deadline_s: float) -> _Facts | None:
+    async def _facts_of(self, file: OtherFile, deadline_s: float) -> _Facts | None:
         facts = self._facts.get(file.uri)
         if facts is not None and facts.version == file.version:
             return facts
@@ -142,9 +146,14 @@ class OtherFiles:
             return None
         text = file.text[:MAX_FILE_CHARS]
         lines = text.split("\n")
-        grammar = grammar_of(file.language)
-        definitions = find_definitions(text, grammar) if isinstance(grammar, Grammar) else []
-        facts = _Facts(file.version, lines, windows_of(lines), definitions)
+        windows = windows_of(lines)
+        await asyncio.sleep(0)
+        definitions: list[Definition] = []
+        if (grammar := grammar_of(file.language)) is not None:
+            kept = KeptTree(grammar)
+            await kept.parse_in_slices(text.encode())
+            definitions = find_definitions(text, kept)
+        facts = _Facts(file.version, lines, windows, definitions)
         self._facts[file.uri] = facts
         return facts
 

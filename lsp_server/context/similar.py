@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from lsp_server.syntax import words
 
 WINDOW_LINES: Final = 40
-STEP_LINES: Final = 20
+STEP_LINES: Final = WINDOW_LINES // 2
 LEAST_LIKENESS: Final = 0.12
 """Below it, two stretches share little more than what all code of a language has."""
 
@@ -43,11 +44,12 @@ def words_of(text: str) -> frozenset[str]:
 
 def windows_of(lines: Sequence[str]) -> list[Window]:
     """Return overlapping windows over the lines of a file."""
-    last = max(0, len(lines) - STEP_LINES)
-    return [
-        Window(first, words_of("\n".join(lines[first : first + WINDOW_LINES])))
-        for first in range(0, max(1, last), STEP_LINES)
+    steps = [
+        words_of("\n".join(lines[first : first + STEP_LINES]))
+        for first in range(0, max(1, len(lines)), STEP_LINES)
     ]
+    pairs = pairwise(steps) if len(steps) > 1 else [(steps[0], steps[0])]
+    return [Window(at * STEP_LINES, one | other) for at, (one, other) in enumerate(pairs)]
 
 
 def best_window(windows: Sequence[Window], wanted: frozenset[str]) -> tuple[float, int] | None:

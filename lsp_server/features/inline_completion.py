@@ -72,7 +72,7 @@ async def inline_completion(
 
 @dataclass
 class _View:
-    """What a request sees; taken once, before the first wait."""
+    """What a request sees; its snapshot is taken once, before the first wait."""
 
     opened: OpenDocument
     snapshot: Snapshot
@@ -137,15 +137,18 @@ class _Request:
         if reason := exit_before(self.state, opened.document, snapshot):
             session.drop_ahead()
             return self._empty(reason)
+        selected = _selection(opened.document, snapshot, self.params.context)
+        # Before the first wait: a run that nobody adopts ends.
+        run = session.adopt(snapshot.cursor, selected[1]) if self._follows_typing else None
         with self._phase("context"):
-            view = self._view(opened, snapshot)
-        if self._follows_typing:
-            run = session.adopt(snapshot.cursor, view.forced)
-            cached = session.find_cached(view.prompt) if run is None else None
-            if cached is not None and cached.text.startswith(view.forced):
-                return self._finish_cached(view, cached)
-            if run is not None:
-                return await self._follow(run, view, ticket)
+            view = await self._view(opened, snapshot, selected, ticket)
+        if ticket.superseded.done():
+            return self._superseded(ticket)
+        if run is not None:
+            return await self._follow(run, view, ticket)
+        cached = session.find_cached(view.prompt) if self._follows_typing else None
+        if cached is not None and cached.text.startswith(view.forced):
+            return self._finish_cached(view, cached)
         return await self._ask(view, ticket)
 
     @property
@@ -254,15 +257,16 @@ class _Request:
             await ticket.wait(attempt, self.state.settings.engine.wait_ms / 1000)
         return link.client
 
-    def _view(self, opened: OpenDocument, snapshot: Snapshot) -> _View:
-        start, forced = _selection(opened.document, snapshot, self.params.context)
-        budget = self._budget()
-
-        def build() -> Prompt:
-            return build_whole_prompt(self.state, opened, snapshot, budget)
-
+    async def _view(
+        self, opened: OpenDocument, snapshot: Snapshot, selected: tuple[int, str], ticket: Ticket
+    ) -> _View:
+        (start, forced), budget, session = selected, self._budget(), opened.session
         follows = self.state.settings.completion.follow_typing
-        prompt = opened.session.prompt_at(snapshot.cursor, budget, build) if follows else build()
+        prompt = session.held_prompt(snapshot.cursor, budget) if follows else None
+        if prompt is None:
+            prompt = await build_whole_prompt(self.state, opened, snapshot, budget)
+            if not ticket.superseded.done():
+                session.hold(prompt, snapshot.cursor, budget)
         return _View(opened, snapshot, forced, start, prompt, place_of(snapshot))
 
     def _budget(self) -> Budget:

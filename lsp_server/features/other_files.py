@@ -21,11 +21,11 @@ from lsp_server.context.other_files import (
     Surroundings,
     is_related,
 )
+from lsp_server.context.outline import parsed_part
 from lsp_server.documents import Document, Snapshot
 from lsp_server.postprocess import to_lf
-from lsp_server.prompt import Budget, Prompt, build_prompt
+from lsp_server.prompt import Budget, Prompt, build_prompt, new_start
 from lsp_server.state import OpenDocument, State
-from lsp_server.syntax import grammar_of
 
 DID_COPY: Final = "specengine/didCopy"
 """Our own notification: ``uri`` of a document and the ``text`` that was copied there."""
@@ -42,16 +42,23 @@ COMMENTED_SHARE: Final = 0.8
 _LOOKED_AT_CHARS: Final = 8000
 
 
-def build_whole_prompt(
+async def build_whole_prompt(
     state: State, opened: OpenDocument, snapshot: Snapshot, budget: Budget
 ) -> Prompt:
-    """Return the prompt at a cursor; this file comes first, others get what it leaves."""
+    """Return the prompt at a cursor; this file comes first, others get what it leaves.
+
+    It may wait, so that nothing else stands still while much is parsed.
+    """
     opened.last_used = state.next_tick()
     way = _way(state)
     share = state.settings.context.files_share if way else 0.0
     own = replace(budget, prefix_chars=int(budget.prefix_chars * (1 - share)))
-    grammar = grammar_of(snapshot.language)
-    prompt, opened.session.anchor = build_prompt(snapshot, grammar, own, opened.session.anchor)
+    anchor = opened.session.anchor
+    start = new_start(snapshot, own, anchor)
+    if start is not None and opened.tree is not None and not opened.tree.grammar.is_indented:
+        _, part = parsed_part(snapshot.text, start, snapshot.cursor)
+        await opened.tree.parse_in_slices(part.encode())
+    prompt, opened.session.anchor = build_prompt(snapshot, opened.tree, own, anchor)
     if not way:
         return prompt
     limit = budget.prefix_chars + budget.suffix_chars
@@ -59,9 +66,9 @@ def build_whole_prompt(
     room = min(limit // 2, limit - len(prompt.prefix) - len(prompt.suffix) - growth)
     surroundings = _surroundings(state, opened, snapshot, prompt)
     if way == "files":
-        return replace(prompt, files=state.other_files.find(surroundings, max(0, room)))
+        return replace(prompt, files=await state.other_files.find(surroundings, max(0, room)))
     room = max(0, min(room, budget.prefix_chars - len(prompt.prefix) - growth))
-    files = state.other_files.find(surroundings, int(room * COMMENTED_SHARE))
+    files = await state.other_files.find(surroundings, int(room * COMMENTED_SHARE))
     comments = as_comments(files, snapshot.language)
     return replace(prompt, prefix=comments + prompt.prefix) if len(comments) <= room else prompt
 

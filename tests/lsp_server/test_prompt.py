@@ -7,7 +7,7 @@ from lsprotocol import types
 
 from lsp_server.documents import Document, Snapshot
 from lsp_server.prompt import Anchor, Budget, Prompt, build_prompt
-from lsp_server.syntax import grammar_of
+from lsp_server.syntax import KeptTree, grammar_of
 
 BUDGET = Budget(prefix_chars=900, suffix_chars=60)
 
@@ -28,7 +28,9 @@ def snapshot(text: str, cursor: int | None = None, language: str = "python") -> 
 def build(
     text: str, anchor: Anchor | None = None, cursor: int | None = None, language: str = "python"
 ) -> tuple[Prompt, Anchor | None]:
-    return build_prompt(snapshot(text, cursor, language), grammar_of(language), BUDGET, anchor)
+    grammar = grammar_of(language)
+    kept = KeptTree(grammar) if grammar is not None else None
+    return build_prompt(snapshot(text, cursor, language), kept, BUDGET, anchor)
 
 
 def test_short_prefix_is_sent_whole_and_in_lf():

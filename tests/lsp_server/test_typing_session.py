@@ -402,25 +402,19 @@ def test_pause_ends_early_when_superseded(tmp_path: Path):
     play(tmp_path, scene)
 
 
-def test_prompt_is_made_once_while_the_user_types(tmp_path: Path):
+def test_prompt_is_held_while_the_user_types(tmp_path: Path):
     async def scene(stage: Stage) -> None:
-        made: list[Prompt] = []
-
-        def build() -> Prompt:
-            made.append(PROMPT)
-            return PROMPT
-
         session, budget = stage.session, Budget(1000, 100)
-        assert session.prompt_at(CURSOR, budget, build) == PROMPT
+        assert session.held_prompt(CURSOR, budget) is None
+        session.hold(PROMPT, CURSOR, budget)
         session.take_edits([typed("f()")])
         session.take_edits([Edit(CURSOR + 1, CURSOR + 3, "oo()")])
-        assert session.prompt_at(CURSOR + 5, budget, build).prefix == PROMPT.prefix + "foo()"
-        assert len(made) == 1
-        session.prompt_at(CURSOR, budget, build)
-        assert len(made) == 2, "the cursor jumped"
+        held = session.held_prompt(CURSOR + 5, budget)
+        assert held is not None
+        assert held.prefix == PROMPT.prefix + "foo()"
+        assert session.held_prompt(CURSOR, budget) is None, "the cursor jumped"
         session.take_edits([Edit(0, 0, "import os\n")])
-        session.prompt_at(CURSOR, budget, build)
-        assert len(made) == 3, "text elsewhere changed"
+        assert session.held_prompt(CURSOR + 15, budget) is None, "text elsewhere changed"
 
     play(tmp_path, scene)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lsp_server.context.definitions import MAX_MEMBERS, Definition, find_definitions
-from lsp_server.syntax import grammar_of
+from lsp_server.syntax import KeptTree, grammar_of
 
 LONG = "\n".join(f"        step_{number}()" for number in range(12))
 
@@ -13,7 +13,7 @@ LONG = "\n".join(f"        step_{number}()" for number in range(12))
 def found(language: str, text: str) -> list[Definition]:
     grammar = grammar_of(language)
     assert grammar is not None
-    return find_definitions(text, grammar)
+    return find_definitions(text, KeptTree(grammar))
 
 
 def test_short_definition_is_shown_whole():

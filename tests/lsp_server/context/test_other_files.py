@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from lsp_server.context.edits import EditedPlace
 from lsp_server.context.other_files import (
-    FIND_LIMIT_S,
+    LEARN_LIMIT_S,
     Copied,
     OtherFile,
     OtherFiles,
@@ -24,7 +25,7 @@ def body(prefix: str, num_lines: int = 30) -> str:
 
 
 def find(around: Surroundings, max_chars: int = 4000) -> tuple[tuple[str, str], ...]:
-    return OtherFiles(lambda: 0.0).find(around, max_chars)
+    return asyncio.run(OtherFiles(lambda: 0.0).find(around, max_chars))
 
 
 def test_definition_that_the_text_names_is_found():
@@ -107,18 +108,21 @@ def test_lines_that_stand_before_the_cursor_are_not_repeated():
 
 def test_file_is_read_again_when_its_version_changes():
     files = OtherFiles(lambda: 0.0)
-    assert files.find(AROUND, 4000)
+    assert asyncio.run(files.find(AROUND, 4000))
     gone = replace(QUEUE, text="x = 1\n")
-    assert files.find(replace(AROUND, others=[gone]), 4000)
-    assert not files.find(replace(AROUND, others=[replace(gone, version=2)]), 4000)
+    assert asyncio.run(files.find(replace(AROUND, others=[gone]), 4000))
+    assert not asyncio.run(files.find(replace(AROUND, others=[replace(gone, version=2)]), 4000))
     files.forget("u:q")
-    assert not files.find(replace(AROUND, others=[gone]), 4000)
+    assert not asyncio.run(files.find(replace(AROUND, others=[gone]), 4000))
 
 
 def test_files_wait_for_the_next_time_when_it_takes_too_long():
-    times = iter([0.0, FIND_LIMIT_S / 2, FIND_LIMIT_S * 2, 0.0, 0.0, 0.0])
+    times = iter([0.0, LEARN_LIMIT_S / 2, LEARN_LIMIT_S * 2, 0.0, 0.0, 0.0])
     files = OtherFiles(lambda: next(times))
     second = replace(QUEUE, uri="u:2", path="second.py", text="class Second:\n    a: int\n")
     around = replace(AROUND, before="Queue, Second", others=[QUEUE, second])
-    assert [path for path, _ in files.find(around, 4000)] == ["src/queue.py"]
-    assert [path for path, _ in files.find(around, 4000)] == ["second.py", "src/queue.py"]
+    assert [path for path, _ in asyncio.run(files.find(around, 4000))] == ["src/queue.py"]
+    assert [path for path, _ in asyncio.run(files.find(around, 4000))] == [
+        "second.py",
+        "src/queue.py",
+    ]

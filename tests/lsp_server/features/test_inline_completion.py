@@ -313,3 +313,31 @@ def test_bug_is_logged_and_the_answer_is_empty(
     monkeypatch.setattr(Document, "snapshot", fail)
     assert play(tmp_path, scene).exits == [("error", "internal")]
     assert "request 1 failed" in caplog.text
+
+
+def test_edit_while_a_long_file_is_parsed_supersedes_the_request(tmp_path: Path):
+    """Its prompt is of a text that is no more, and is not held for what is typed next."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        lines = [
+            "class A {",
+            *(f"  int f{n}() {{ return {n}; }}" for n in range(3000)),
+            "  int x = ",
+        ]
+        stage.open("\n".join([*lines, "}", ""]), language="java")
+        line, column = len(lines) - 1, len(lines[-1])
+        older = stage.ask(line, column)
+        await asyncio.sleep(0)
+        assert not older.done()
+        stage.insert(0, 0, "package a;\n")
+        newer = stage.ask(line + 1, column)
+        assert await older is None
+        request = await stage.engine.next_request()
+        assert request.message.prefix.startswith("package a;\nclass A {\n")
+        request.answer("1;")
+        assert texts(await newer) == ["1;"]
+        assert stage.engine.num_requests == 1
+
+    stage = play(tmp_path, scene)
+    assert stage.exits[0] == ("superseded", "document_changed")
