@@ -21,6 +21,9 @@ PARSE_LIMIT_S: Final = 0.03
 SLICE_S: Final = 0.002
 """So long the event loop may stand still for a part of a parse."""
 
+SLICES_LIMIT_S: Final = 0.1
+"""Of all parts together, in which others are served."""
+
 _READ_BYTES: Final = 32 * 1024
 
 
@@ -170,7 +173,7 @@ class KeptTree:
             pass
         return self._tree
 
-    async def parse_in_slices(self, data: bytes, limit_s: float = PARSE_LIMIT_S) -> None:
+    async def parse_in_slices(self, data: bytes, limit_s: float = SLICES_LIMIT_S) -> None:
         """Do the work of ``parse`` beforehand, while the event loop serves others in between."""
         for _ in self._slices(data, SLICE_S, limit_s):
             await asyncio.sleep(0)

@@ -146,7 +146,8 @@ def _head(lines: list[str]) -> str:
 
 
 def _heads_by_indent(text: str, start: int) -> str:
-    lines = text[max(0, start - AROUND_CHARS) : start].split("\n")
+    first = text.rfind("\n", 0, max(0, start - AROUND_CHARS)) + 1
+    lines = text[first:start].split("\n")
     following = text[start : start + 2000].split("\n")
     indent = next((_indent(line) for line in following if line.strip()), 0)
     heads: list[str] = []

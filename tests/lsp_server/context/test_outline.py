@@ -60,6 +60,11 @@ def test_broken_file_gets_heads_by_indentation():
     assert "function f( {" in outline("javascript", text, start_at="    a", cursor_at="b()").heads
 
 
+def test_line_that_the_cut_runs_through_is_taken_whole():
+    text = f"{'x' * AROUND_CHARS};\n    a();\n    b();\n"
+    assert find_outline(text, text.index("    b"), len(text) - 1, None).heads == text[:-18]
+
+
 def test_long_head_is_cut():
     parameters = "".join(f"    p{n},\n" for n in range(50))
     text = f"def f(\n{parameters}):\n    a()\n    b()\n"
