@@ -64,9 +64,9 @@ def site_of(snapshot: Snapshot, place: Place, forced: str, widest: Scope = Scope
 
 
 def make_question(
-    client: Client, uri: str, plan: RunPlan, completion: CompletionSettings
+    client: Client, snapshot: Snapshot, plan: RunPlan, completion: CompletionSettings
 ) -> Question:
-    """Return how to ask for a plan."""
+    """Return how to ask for a plan in a document."""
     max_tokens = {
         Scope.LINE: completion.line_max_tokens,
         Scope.BLOCKS: completion.invoked_max_tokens,
@@ -74,13 +74,14 @@ def make_question(
     message = Complete(
         request=client.next_request(),
         # Windows share an engine: one may not supersede the other's request.
-        document=f"{os.getpid()}:{uri}",
+        document=f"{os.getpid()}:{snapshot.uri}",
         prefix=plan.prompt.prefix + plan.forced,
         suffix=plan.prompt.suffix,
         files=plan.prompt.files,
         max_tokens=max_tokens.get(plan.site.scope, completion.max_tokens),
         sampling=SamplingOptions(temperature=completion.temperature, seed=completion.seed),
         is_ahead=bool(plan.known),
+        language=snapshot.language,
     )
     return Question(client, message, plan)
 

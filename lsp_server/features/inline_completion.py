@@ -238,7 +238,7 @@ class _Request:
         site = site_of(view.snapshot, view.place, view.forced, widest)
         self.record.scope = site.scope
         plan = RunPlan(view.prompt, view.snapshot.cursor, view.forced, site, view.place)
-        question = make_question(client, view.snapshot.uri, plan, completion)
+        question = make_question(client, view.snapshot, plan, completion)
         self.asked_ms = self.state.now_ms()
         run = session.start(question)
         self._own(run)
@@ -326,7 +326,7 @@ class _Request:
             if plan is None:
                 return None
             record.scope = plan.site.scope
-            return make_question(client, view.snapshot.uri, plan, completion)
+            return make_question(client, view.snapshot, plan, completion)
 
         on_end = partial(write_ahead_record, self.state, record)
         session.look_ahead(Lookahead(shown, ask, on_end, Typed(view.snapshot.cursor)))

@@ -100,6 +100,19 @@ def test_busy_engine_gives_an_empty_answer(tmp_path: Path):
     assert play(tmp_path, scene).exits == [("error", "engine_busy")]
 
 
+def test_engine_is_told_the_language(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("x = ")
+        answer = stage.ask(0, 4)
+        request = await stage.engine.next_request()
+        assert request.message.language == "python"
+        request.answer("1")
+        await answer
+
+    play(tmp_path, scene)
+
+
 def test_loading_is_shown_as_progress(tmp_path: Path):
     async def scene(stage: Stage) -> None:
         stage.engine.status = status(EngineState.LOADING, "weights")
