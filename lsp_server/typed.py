@@ -6,6 +6,7 @@ kept apart: a prompt need not hold it. It knows no request.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,10 @@ from lsp_server.documents import Edit
 
 AUTO_CLOSED: Final = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'", "`": "`"}
 """What editors insert behind the cursor by themselves."""
+
+_BRACKETS: Final = (")", "]", "}")
+_LINE_BETWEEN: Final = re.compile(r"(\r?\n[ \t]*)(\r?\n[ \t]*)")
+"""What Enter inserts between two brackets; editors leave the cursor on the first new line."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,9 @@ class Typed:
         # Editors leave the cursor between the two.
         if not removed and not num_passed and closer and AUTO_CLOSED.get(opener) == closer:
             return Typed(self.start, kept + opener, closer + closers)
+        between = _LINE_BETWEEN.fullmatch(edit.text)
+        if not removed and not num_passed and closers[:1] in _BRACKETS and between is not None:
+            return Typed(self.start, kept + between[1], between[2] + closers)
         is_passed = edit.text.endswith(self.closers[:num_passed]) or not edit.text
         return Typed(self.start, kept + edit.text, closers) if is_passed else None
 

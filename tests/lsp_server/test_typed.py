@@ -27,6 +27,9 @@ PAIR = Typed(10, "f(", ")")
         (PAIR, Edit(11, 13, ""), Typed(10, "f")),
         (Typed(10, "f(x", ")"), Edit(12, 13, ""), PAIR),
         (Typed(10, "\n        else:"), Edit(11, 15, ""), Typed(10, "\n    else:")),
+        (Typed(10, "{", "}"), Edit(11, 11, "\n    \n"), Typed(10, "{\n    ", "\n}")),
+        (Typed(10, "{", "}"), Edit(11, 11, "\r\n\t\r\n"), Typed(10, "{\r\n\t", "\r\n}")),
+        (PAIR, Edit(12, 12, "\n        \n    "), Typed(10, "f(\n        ", "\n    )")),
     ],
 )
 def test_edit_at_the_cursor_goes_on(typed: Typed, edit: Edit, expected: Typed):
@@ -62,7 +65,7 @@ def test_edit_elsewhere_does_not(typed: Typed, edit: Edit):
 
 
 BEFORE, BEHIND = "f = (", ")\nx"
-PIECES = st.sampled_from(["a", "(", ")", "()", "[]", '""', "'", "\n", "", "ab)"])
+PIECES = st.sampled_from(["a", "(", ")", "()", "[]", '""', "'", "\n", "", "ab)", "\n  \n"])
 EDITS = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 3), PIECES), max_size=8)
 
 
