@@ -41,6 +41,12 @@ class FimTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """With these a model ends a middle. Here every special token ends a text; other servers must
     be told."""
 
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Return all of them, those that end a middle first: none belongs into its text."""
+        others = (self.middle, self.suffix, self.prefix)
+        return (*self.end, *(marker for marker in others if marker is not None))
+
 
 class ModelEntry(msgspec.Struct, frozen=True):
     """One model, as declared or as found at a path."""

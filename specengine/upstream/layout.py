@@ -49,7 +49,7 @@ class Ask:
     forced: str = ""
     """What the answer must begin with."""
     ends: tuple[str, ...] = ()
-    """Markers with which the model ends a middle, or any text."""
+    """Markers with which the model ends a middle, or any text; then those that it may repeat."""
     files: tuple[tuple[str, str], ...] = ()
     """Other files, each a path and a text; only with ``infill``."""
 
@@ -84,10 +84,10 @@ class Layout:
             return Ask(way, typed, anchored, message.suffix, forced, files=message.files)
         front = "" if entry is None or way == "suffix" else _lay_out_files(entry, message.files)
         if way != "template" or fim is None or not message.suffix:
-            return Ask("none", front + kept, forced=forced, ends=fim.end if fim else ())
+            return Ask("none", front + kept, forced=forced, ends=fim.markers if fim else ())
         anchored, typed = self._anchor(message, kept, front)
         prompt = front + _fill_in(fim, anchored, typed, message.suffix)
-        return Ask(way, prompt, forced=forced, ends=fim.end)
+        return Ask(way, prompt, forced=forced, ends=fim.markers)
 
     def _step_back(self, message: Complete, splits: Splits) -> tuple[str, str]:
         kept, forced = split(message.prefix, splits)

@@ -115,6 +115,34 @@ def test_states_lead_from_loading_with_progress_to_ready(settings: EngineSetting
     assert seen[-1].drafter == "suffix"
 
 
+def test_cancels_do_not_keep_the_model_from_being_loaded(
+    settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Impatient clients never saw a model that was loaded for a request and ended with it."""
+    may_load, num_loads = threading.Event(), 0
+
+    def load_slowly(folder: Path, *arguments: object, **options: object) -> Decoder:
+        nonlocal num_loads
+        num_loads += 1
+        assert may_load.wait(WAIT_S)
+        return load_decoder(folder, "float32")
+
+    monkeypatch.setattr(engine_module, "load_target", load_slowly)
+    monkeypatch.setattr(engine_module, "fault_of", lambda target, prefixes: None)
+    engine = Engine(settings, lambda status: None)
+    engine.start()
+    client = Client(engine)
+    given_up = [client.send("x = ") for _ in range(5)]
+    for request in range(1, 6):
+        client.cancel(request)
+    may_load.set()
+    assert client.ask("def f").stop_reason is StopReason.LENGTH
+    reasons = {answer.result(WAIT_S).stop_reason for answer in given_up}
+    assert reasons == {StopReason.CANCELLED}
+    assert num_loads == 1
+    engine.close()
+
+
 def test_a_model_that_cannot_be_loaded_fails_requests_with_the_reason(
     settings: EngineSettings, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from lsp_server.features.other_files import take_copied
+from lsp_server.prompt import Budget
 from lsp_server.settings import ContextSettings, PrivacySettings
 from specengine.protocol import Complete
 from tests.fake_engine import status
@@ -97,6 +98,37 @@ def test_other_model_gets_none_unless_the_user_insists(
         assert (message.files, message.prefix) == ((), prefix)
 
     play(tmp_path, scene, reads_files=reads_files, context=ContextSettings(other_files=wish))
+
+
+def test_other_files_leave_this_one_its_share(tmp_path: Path, project: Path):
+    """However much they have to say, and however short the limit is."""
+    context = ContextSettings(max_prompt_tokens=400, files_share=0.25)
+    above = "".join(f"name_{number} = {number}\n" for number in range(400))
+    behind = "".join(f"other_{number} = {number}\n" for number in range(100))
+
+    async def scene(stage: Stage) -> None:
+        for number in range(8):
+            file = project / f"jobs_{number}.py"
+            members = "".join(f"    name_{n}: int\n" for n in range(100))
+            stage.open(f"class Queue{number}:\n{members}", file.as_uri())
+        file = project / "main.py"
+        text = f"{above}Queue0(Queue1, Queue2, Queue3, "
+        stage.open(f"{text})\n{behind}", file.as_uri())
+        answer = stage.ask(400, len(text) - len(above), file.as_uri())
+        request = await stage.engine.next_request()
+        request.answer("1")
+        await answer
+        message = request.message
+        budget = Budget.of_tokens(400, context.suffix_share)
+        num_files = sum(len(path) + len(content) for path, content in message.files)
+        assert num_files > 0
+        assert message.prefix.endswith("\nQueue0(Queue1, Queue2, Queue3, ")
+        assert len(message.prefix) > 0.75 * 0.4 * budget.prefix_chars
+        assert message.suffix.startswith(")\nother_0 = 0\n")
+        total = num_files + len(message.prefix) + len(message.suffix)
+        assert total <= budget.prefix_chars + budget.suffix_chars
+
+    play(tmp_path, scene, context=context)
 
 
 def test_chosen_files_stay_while_the_user_types(tmp_path: Path, project: Path):

@@ -137,6 +137,20 @@ def test_answer_is_streamed_and_its_numbers_are_told():
     against(written("1, ", "2)", usage=usage), scene=scene)
 
 
+def test_marker_that_a_server_writes_out_ends_the_text_and_is_no_part_of_it():
+    async def scene() -> None:
+        clock = Clock()
+        pieces = ("1", "<|fim_mid", "dle|>2")
+        async with ScriptedUpstream(written(*pieces)).listening() as upstream:
+            chosen = replace(options(upstream), template="qwen2.5-coder-0.5b")
+            client = await UpstreamClient.open(chosen, timing=clock.timing())
+            done = await ask(client, suffix=")")
+            await client.close()
+        assert done.text == "1"
+
+    play(scene)
+
+
 def test_connection_is_used_again_after_an_answer():
     async def scene(client: UpstreamClient, upstream: ScriptedUpstream, clock: Clock) -> None:
         for _ in range(2):  # the counters are read beside the second

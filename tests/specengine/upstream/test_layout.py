@@ -33,7 +33,7 @@ def test_template_has_markers_as_text_and_the_suffix_before_the_middle():
         "template",
         f"<|fim_prefix|>def f():\n   <|fim_suffix|>{SUFFIX}<|fim_middle|>",
         forced=" ret",
-        ends=QWEN.fim.end if QWEN.fim else (),
+        ends=QWEN.fim.markers if QWEN.fim else (),
     )
 
 
@@ -164,3 +164,15 @@ def test_name_that_is_not_plain_finds_none(served: str):
 
 def test_no_model_is_found_where_none_is_declared():
     assert find_entry(Registry("", {}, {}), "qwen2.5-coder-7b") is None
+
+
+def test_answer_ends_at_any_marker_first_at_those_of_the_end():
+    """Servers take few stop strings; some write out what a model repeats of its prompt."""
+    assert ask(Layout(), "x = f(0").ends == (
+        "<|fim_pad|>",
+        "<|file_sep|>",
+        "<|repo_name|>",
+        "<|fim_middle|>",
+        "<|fim_suffix|>",
+        "<|fim_prefix|>",
+    )
