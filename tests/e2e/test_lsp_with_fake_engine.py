@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -40,7 +39,6 @@ class Editor:
         self.logs: asyncio.Queue[str] = asyncio.Queue()
         self.progress: asyncio.Queue[dict[str, object]] = asyncio.Queue()
         self.capabilities: types.ServerCapabilities | None = None
-        self.initialize_s = 0.0
 
         @client.feature(types.WINDOW_SHOW_MESSAGE)
         def _(params: types.ShowMessageParams) -> None:
@@ -59,7 +57,6 @@ class Editor:
             self.progress.put_nowait(cast("dict[str, object]", params.value))
 
     async def start(self, options: dict[str, object] | None, *, is_asked: bool) -> None:
-        started = time.perf_counter()
         environment = {**os.environ, "PYTHONWARNINGS": "error"}
         await self.client.start_io(
             sys.executable, "-m", "lsp_server.cli", env=environment, limit=2**24
@@ -85,7 +82,6 @@ class Editor:
                 capabilities, initialization_options=None if is_asked else self.settings
             )
         )
-        self.initialize_s = time.perf_counter() - started
         self.capabilities = result.capabilities
         self.client.initialized(types.InitializedParams())
         self.open(TEXT)
@@ -199,7 +195,6 @@ def test_request_is_answered_by_the_engine(tmp_path: Path):
     editor = play(tmp_path, scene)
     assert editor.capabilities is not None
     assert editor.capabilities.inline_completion_provider == types.InlineCompletionOptions()
-    assert editor.initialize_s < 5, "1.5 s on an idle machine"
     (record,) = editor.trace()
     assert record["outcome"] == "shown"
     assert record["exit"] == "stopped"

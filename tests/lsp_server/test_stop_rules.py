@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sysconfig
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -241,19 +240,6 @@ def test_cut_text_ends_with_a_line(text: str):
             assert kept == kept.rstrip()
             assert not kept or text[len(kept)].isspace()
 
-
-def test_hundred_lines_take_little_time():
-    """A check takes about half a millisecond; the limit allows for a busy machine."""
-    code = "".join(f"    value_{n} = compute(value_{n - 1}, 'a string', {n})\n" for n in range(100))
-    where = place(prefix="def f():\n" + "    x = compute(1)\n" * 150)
-    best_s = min(_time_of(code, where) for _ in range(5))
-    assert best_s < 0.005
-
-
-def _time_of(text: str, where: Place) -> float:
-    started = time.perf_counter()
-    assert stream_end(text, where) is None
-    return time.perf_counter() - started
 
 
 def real_continuations(path: Path) -> Iterator[tuple[str, Place]]:
