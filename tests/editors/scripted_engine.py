@@ -34,7 +34,7 @@ class ScriptedEngine:
     def do(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something on the engine's loop to its end."""
         future: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        future.result(10)
+        future.result(60)
 
     def kill(self) -> None:
         """Die, as a process would."""

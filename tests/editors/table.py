@@ -23,8 +23,11 @@ HEAD: Final = (
     "the start of its editor, on {machine}. Most of the time goes into starting editors, so the "
     "figures are no measure of the product.\n\n"
     "`tests/editors/neovim` drives Neovim in tmux, `tests/editors/vscode` VS Code in Chromium; "
-    "what they look at is the screen. *Suggestions* run with the real engine and the default "
-    "model, the others with an engine that does as told.\n"
+    "what they look at is the screen. In *suggestions with the real engine* the default model "
+    "writes, in all others an engine that does as told.\n\n"
+    "Each change must pass what `.ci/editors` runs of them: *suggestions*, *engine states* and "
+    "*forms of text* in VS Code 1.139.1, Neovim 0.11.4 and 0.12-dev; with the real engine, that "
+    "ghost text appears and that a killed engine comes back.\n"
 )
 
 
@@ -55,7 +58,8 @@ def _scenario(test: str) -> tuple[str, str]:
     match = re.search(r"test_(\w+)\.py::test_(\w+)", test)
     assert match is not None, test
     part, name = (words.replace("_", " ") for words in match.groups())
-    return part.capitalize(), name
+    writer = " with the real engine" if "real_engine]" in test else ""
+    return part.capitalize() + writer, name
 
 
 def _cell(note: dict[str, Any] | None) -> str:

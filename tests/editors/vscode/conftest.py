@@ -40,7 +40,7 @@ class Window:
     def trace(self) -> list[dict[str, Any]]:
         """Return the records of all requests so far."""
         path = self.state / "specengine" / "trace.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
+        *lines, _ = path.read_text().split("\n") if path.exists() else [""]
         # What becomes of a suggestion has lines of its own.
         return [record for line in lines if "outcome" in (record := json.loads(line))]
 

@@ -80,7 +80,7 @@ def test_typing_goes_on_while_the_engine_is_dead(window: Window, engine: Scripte
     workbench.await_status(READY)
     workbench.type(" a")
     workbench.await_ghost_text(STATEMENT[8:])
-    workbench.picture("engine_back")
+    workbench.picture("typed_while_dead")
     assert workbench.look() == Look("def add(a, b):\n    return a", STATEMENT[8:])
 
 

@@ -236,7 +236,9 @@ def test_grey_is_grey_in_dark_colours_too(editing: Editing) -> None:
 @pytest.mark.parametrize("model", ["real_engine"], indirect=True)
 def test_an_engine_killed_in_the_middle_of_a_word_comes_back(editing: Editing) -> None:
     editing.ask()
-    (pid,) = engine_pids(editing.window)
+    (pid,) = editing.workbench.await_value(
+        lambda: engine_pids(editing.window), lambda pids: len(pids) == 1
+    )
     os.kill(pid, signal.SIGKILL)
     editing.type("self._clo")
     editing.await_line(f"{TYPED}self._clo")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page  # pyright: ignore[reportMissingImports]  # see install_tools.sh
+    from playwright.sync_api import Page
 
 T = TypeVar("T")
 
@@ -44,11 +44,14 @@ STATUS: Final = '[id="specengine.specengine.specengine"]'
 @contextlib.contextmanager
 def browser_page() -> Iterator[Page]:
     """Open an empty page in a fresh browser."""
-    from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
+    from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=BROWSER, args=list(BROWSER_ARGUMENTS), headless=True
+            executable_path=BROWSER,
+            args=list(BROWSER_ARGUMENTS),
+            headless=True,
+            timeout=TIMEOUT_MS,
         )
         page = browser.new_page(
             viewport={"width": 1100, "height": 640},
