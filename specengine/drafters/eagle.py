@@ -18,7 +18,9 @@ NAME: Final = "eagle"
 BREADTH: Final = 2
 """Children of a node, and nodes of a level that are continued."""
 LEAST_CONFIDENCE: Final = 0.12
-"""Of a node that is worth a row, and of one that is worth going on from."""
+"""Of a node that is worth a row."""
+GO_ON: Final = 0.25
+"""Confidence of a node that is worth going on from, which takes a pass of the layer."""
 
 
 class EagleDrafter(FeatureDrafter):
@@ -66,7 +68,7 @@ class EagleDrafter(FeatureDrafter):
     def _level(self, found: Candidates, first: int) -> list[int]:
         """Return the nodes from ``first`` on that are worth continuing."""
         nodes = range(first, len(found.token_ids))
-        worth = [node for node in nodes if found.confidences[node] >= LEAST_CONFIDENCE]
+        worth = [node for node in nodes if found.confidences[node] >= GO_ON]
         return sorted(sorted(worth, key=lambda node: -found.confidences[node])[:BREADTH])
 
     def _branch(self, found: Candidates, rows: list[tuple[int, torch.Tensor]]) -> None:

@@ -89,12 +89,8 @@ class PassTimes:
     def extra_ms(self, num_rows: int, context: int) -> list[float]:
         """Return what 0 to ``num_rows`` drafted rows add to a pass of one row."""
         widths, by_width = self.measured.widths, self._by_width(context)
-        extra, most = [0.0], 0.0
-        for rows in range(1, num_rows + 1):
-            # More rows are never cheaper; where it looks so, it is chance.
-            most = max(most, _line(widths, by_width, 1 + rows) - by_width[0])
-            extra.append(most)
-        return extra
+        one = by_width[0]
+        return [_line(widths, by_width, 1 + rows) - one for rows in range(num_rows + 1)]
 
     def note(self, num_rows: int, context: int, ms: float) -> None:
         """Take in a real pass."""
@@ -119,6 +115,9 @@ class PassTimes:
                 trust = min(self._weights[0], self._weights[at]) / MEMORY
                 drift = min(max(self._logs[at] - self._logs[0], -0.7), 0.7) * trust
             times.append(_line(self.measured.contexts, column, context) * math.exp(drift))
+        # Fewer rows are never dearer: where it looks so, something came between.
+        for at in reversed(range(len(times) - 1)):
+            times[at] = min(times[at], times[at + 1])
         return times
 
     def _drop_if_drifted(self, at: int) -> None:

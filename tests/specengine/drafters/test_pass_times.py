@@ -43,9 +43,11 @@ def test_times_lie_on_lines_through_what_was_measured(
     assert PassTimes(MEASURED).ms(num_rows, context) == pytest.approx(ms)
 
 
-def test_drafted_rows_cost_what_they_add_and_more_never_less() -> None:
+def test_drafted_rows_cost_what_they_add_and_fewer_never_more() -> None:
     dented = Measured((1, 2, 4), (64,), ((10.0, 9.0, 12.0),))
-    assert PassTimes(dented).extra_ms(3, 64) == pytest.approx([0, 0, 0.5, 2])
+    assert PassTimes(dented).extra_ms(3, 64) == pytest.approx([0, 0, 1.5, 3])
+    interrupted = Measured((1, 2, 4), (64,), ((7.0, 12.0, 9.0),))
+    assert PassTimes(interrupted).extra_ms(3, 64) == pytest.approx([0, 2, 2, 2])
     assert PassTimes(MEASURED).extra_ms(7, 100) == pytest.approx([0, 1 / 3, 2 / 3, 1, 2, 3, 4, 5])
 
 
