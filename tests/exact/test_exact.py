@@ -26,8 +26,10 @@ from specengine.drafters.draft_model import ModelDrafts
 from specengine.drafters.none import NoDrafts
 from specengine.drafters.pass_times import Measured, PassTimes
 from specengine.drafters.suffix import SuffixDrafts
+from specengine.drafters.trained import declared_drafts
 from specengine.models import registry
 from specengine.models.decoder import Decoder, Pass
+from specengine.models.registry import ModelEntry
 from specengine.models.target import Target
 from specengine.models.targets import AnyPrecision, find_kernel, load_target
 from specengine.models.tokenizer import Tokenizer
@@ -90,6 +92,11 @@ class Run:
     counts: Counts
 
 
+def default_entry() -> ModelEntry:
+    known = registry.load(own_file=Path("no-own-models.toml"))
+    return known.get(known.default)
+
+
 @pytest.fixture(scope="module", params=["int8", "bfloat16"])
 def bench(default_model_dir: Path, request: pytest.FixtureRequest) -> Bench:
     precision: AnyPrecision = request.param
@@ -97,8 +104,7 @@ def bench(default_model_dir: Path, request: pytest.FixtureRequest) -> Bench:
         pytest.skip(reason)
     decoder = load_target(default_model_dir, precision)
     tokenizer = Tokenizer.load(default_model_dir)
-    known = registry.load(own_file=Path("no-own-models.toml"))
-    entry = known.get(known.default)
+    entry = default_entry()
     prefixes = PrefixCache(lambda: KVCache(decoder.kv_shape, CAPACITY), 2)
     models = Models(decoder, tokenizer, decoder.vocab_size, prefixes)
     prompts = tuple(problem.prompt for problem in load_problems()[:NUM_PROMPTS])
@@ -204,6 +210,20 @@ def test_every_drafter_leaves_the_text_as_it_is(bench: Bench, plain_runs: list[R
             drafted += run.counts.drafted
             accepted += run.counts.accepted
     assert 0 < accepted < drafted
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "draft_model", "parallel", "streaming"])
+def test_heads_that_come_along_guess_well_and_leave_the_text_as_it_is(
+    bench: Bench, plain_runs: list[Run], kind: str
+) -> None:
+    source = declared_drafts(default_entry(), kind, bench.decoder, bench.tokenizer, 2)
+    drafted = accepted = 0
+    for prompt, plain in zip(bench.prompts, plain_runs, strict=True):
+        run = bench.run(prompt, source)
+        assert (run.token_ids, run.text) == (plain.token_ids, plain.text)
+        drafted += run.counts.drafted
+        accepted += run.counts.accepted
+    assert accepted > 0.1 * drafted > 0
 
 
 def test_a_target_that_drafts_for_itself_is_accepted_whole(bench: Bench) -> None:
