@@ -145,4 +145,9 @@ def _characters(line: Text, red_green_blue: tuple[int, int, int]) -> Iterator[st
 
 def _tmux(socket: Path, *arguments: str) -> str:
     command = ["tmux", "-S", str(socket), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # In a locale without UTF-8 it would write underscores for what is not ASCII.
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(
+        command, check=True, capture_output=True, env=environment, encoding="utf-8"
+    )
+    return done.stdout
