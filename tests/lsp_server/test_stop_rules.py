@@ -241,7 +241,6 @@ def test_cut_text_ends_with_a_line(text: str):
             assert not kept or text[len(kept)].isspace()
 
 
-
 def real_continuations(path: Path) -> Iterator[tuple[str, Place]]:
     """Yield how the functions of a file go on behind their first line and their middle."""
     source = path.read_text()
