@@ -6,6 +6,7 @@
     │   ├─ ModelUnknown       names the nearest spelling
     │   └─ ModelsIncompatible draft and target do not share their tokens
     ├─ LoadError              weights missing, changed, cut, or too large for this machine
+    ├─ TrainingFailed         gradients are no numbers; what was saved stands
     ├─ RequestError           one request only; crosses the wire; has a code
     │   ├─ RequestInvalid     a field of the request is outside its limits
     │   ├─ PromptTooLong      given and allowed, in tokens
