@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -24,12 +25,17 @@ class Written:
     """Forward passes in that time."""
     drafted: int
     accepted: int
-    draft_ms: float = 0.0
-    """What drafting took; 0 where nobody tells."""
+    draft_ms: float | None = None
+    """What drafting took; None where nobody tells."""
     drafts: int = 0
     """Passes with a draft, of the whole text, and"""
     accepted_at: tuple[int, ...] = ()
     """how many of them had their token at each place accepted; empty where nobody tells."""
+
+
+def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Return sums by place of lists of several lengths."""
+    return tuple(map(sum, itertools.zip_longest(*counts, fillvalue=0)))
 
 
 class Named(Protocol):

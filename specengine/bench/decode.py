@@ -6,7 +6,6 @@ prompt, so that a slow moment of the machine hits all of them. Prefill and decod
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from specengine.bench.contestants import Contestant, Named, Remembering, Written
+from specengine.bench.contestants import Contestant, Named, Remembering, Written, added
 
 NUM_TOKENS: Final = 64
 """Length of each continuation."""
@@ -189,13 +188,14 @@ def _rows(
 
 def _accepted_at(written: Sequence[Written]) -> tuple[float, ...]:
     num_drafts = sum(one.drafts for one in written)
-    sums = map(sum, itertools.zip_longest(*(one.accepted_at for one in written), fillvalue=0))
-    return tuple(rounded(total / num_drafts) for total in sums)
+    totals = added(one.accepted_at for one in written)
+    return tuple(rounded(total / num_drafts) for total in totals)
 
 
 def _draft_ms(written: Sequence[Written]) -> float | None:
+    told = [one.draft_ms for one in written if one.draft_ms is not None]
     num_passes = sum(one.passes for one in written)
-    return rounded(sum(one.draft_ms for one in written) / num_passes) if num_passes else None
+    return rounded(sum(told) / num_passes) if told and num_passes else None
 
 
 def _speedups_by_prompt(runs: Sequence[Run], plain: Sequence[Run]) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Final
 
 import torch
 
-from specengine.bench.contestants import Written
+from specengine.bench.contestants import Written, added
 from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache
 from specengine.decoding.prompt import Prompt, PromptLayout
@@ -166,7 +165,7 @@ class OwnContestant:
             accepted=session.counts.accepted,
             draft_ms=session.counts.draft_ms,
             drafts=sum(each.drafts for each in session.counts.by_drafter.values()),
-            accepted_at=_added([each.accepted_at for each in session.counts.by_drafter.values()]),
+            accepted_at=added(each.accepted_at for each in session.counts.by_drafter.values()),
         )
 
 
@@ -205,11 +204,6 @@ def without_ends(models: Models) -> Models:
     tokenizer = copy.copy(models.tokenizer)
     tokenizer.end_ids = tokenizer.special_ids = frozenset()
     return replace(models, tokenizer=tokenizer)
-
-
-def _added(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return sums by place of lists of several lengths."""
-    return tuple(map(sum, itertools.zip_longest(*counts, fillvalue=0)))
 
 
 def _passes(session: Session) -> Iterator[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from specengine.bench.contestants import Written
-from specengine.bench.decode import Conditions, TokenSet, measure
+from specengine.bench.decode import Conditions, TokenSet, measure, summarise
 
 CONDITIONS = Conditions("tiny", "bfloat16", runs=3, num_tokens=8)
 SETS = [TokenSet("short", [(1, 2), (3, 4, 5, 6)])]
@@ -128,3 +128,9 @@ def test_no_prompt_finds_the_answer_of_an_earlier_run():
     measure(SETS, [plain, mindful], CONDITIONS, nothing)
     lengths = [len(prompt_ids) for prompt_ids, _ in mindful.calls]
     assert lengths[1:] == [0, 2, 4] * 3
+
+
+def test_what_nobody_tells_of_drafting_is_not_shown_as_nothing():
+    written = Written((9,) * 8, 2, 10.0, 70.0, 7, 7, 0, 0)
+    row = summarise("short", Scripted("theirs", "none", [70]), CONDITIONS, [[written]], [[written]])
+    assert (row.draft_ms, row.accepted_at) == (None, ())
