@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from tests.editors.neovim.terminal import (
     coloured,
     terminal,
 )
+from tests.editors.processes import pids_of
 
 ROOT: Final = Path(__file__).parents[3]
 PLUGIN: Final = ROOT / "editors" / "neovim"
@@ -247,16 +247,7 @@ class Neovim:
 
     def server_pids(self) -> list[int]:
         """Return the language servers of this profile."""
-        found: list[int] = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (folder / "cmdline").read_bytes()
-                environment = (folder / "environ").read_bytes()
-            except OSError:
-                continue  # it has just ended
-            if b"specengine-lsp" in command and os.fsencode(self.profile.folder) in environment:
-                found.append(int(folder.name))
-        return found
+        return pids_of(b"specengine-lsp", self.profile.folder)
 
     def picture(self, name: str, folder: Path | None = None) -> None:
         """Write a picture of the screen; its colours are those that Neovim has by default."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from specengine.protocol import EngineState
+from tests.editors.processes import pids_of
 from tests.editors.scripted_engine import STATEMENT, ScriptedEngine
 from tests.editors.vscode.conftest import OpenWindow, Setup, Window
 from tests.editors.vscode.workbench import Look
@@ -41,16 +41,7 @@ def window(opened: Window, engine: ScriptedEngine) -> Window:
 
 def server_pids(window: Window) -> list[int]:
     """Return the language servers of a window."""
-    found: list[int] = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes()
-            environment = (folder / "environ").read_bytes()
-        except OSError:
-            continue  # it has just ended
-        if b"lsp_server.cli" in command and os.fsencode(window.state) in environment:
-            found.append(int(folder.name))
-    return found
+    return pids_of(b"lsp_server.cli", window.state)
 
 
 def test_loading_is_shown_as_it_goes_on(window: Window, engine: ScriptedEngine) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import pytest
 
 from specengine.models import registry
+from tests.editors.processes import pids_of
 from tests.editors.scripted_engine import ScriptedEngine
 from tests.editors.vscode.conftest import OpenWindow, Setup, Window
 from tests.editors.vscode.workbench import MODEL_PATIENCE_S
@@ -260,13 +261,4 @@ def is_none_of(suggested: str) -> Callable[[str], bool]:
 
 def engine_pids(window: Window) -> list[int]:
     """Return the engines that listen for a window."""
-    found: list[int] = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes()
-            environment = (folder / "environ").read_bytes()
-        except OSError:
-            continue  # it has just ended
-        if b"\0serve\0" in command and os.fsencode(window.state) in environment:
-            found.append(int(folder.name))
-    return found
+    return pids_of(b"\0serve\0", window.state)
