@@ -71,8 +71,6 @@ class Comparison:
 
     recipes: Sequence[Recipe]
     runs: int
-    num_tokens: int
-    """Length of each continuation."""
     start: Callable[[Recipe], Started]
     """Raises EngineUnavailable when there is no way to."""
     on_task: OnPrompt
@@ -95,7 +93,7 @@ def _run_once(
     comparison: Comparison, recipes: Sequence[Recipe], tasks: Tasks, number: int
 ) -> dict[Recipe, Sample]:
     """Return what each contestant needed that did all tasks."""
-    steps = _steps(tasks, comparison.num_tokens)
+    steps = _steps(tasks)
     with ExitStack() as stack:
         turns = _Turns(comparison, stack)
         turns.start(recipes, number / comparison.runs)
@@ -110,7 +108,7 @@ Step = Callable[[Started, Sample], None]
 """Lets a contestant do one task, and notes what it needed."""
 
 
-def _steps(tasks: Tasks, num_tokens: int) -> list[tuple[str, Step]]:
+def _steps(tasks: Tasks) -> list[tuple[str, Step]]:
     """Return all that is to be done, with a few words on each."""
 
     def read(prompt: Sequence[int]) -> Step:
@@ -119,9 +117,10 @@ def _steps(tasks: Tasks, num_tokens: int) -> list[tuple[str, Step]]:
 
         return step
 
-    def write(name: str, prompt: Sequence[int]) -> Step:
+    def write(one_set: TokenSet, prompt: Sequence[int]) -> Step:
         def step(peer: Started, sample: Sample) -> None:
-            sample.written.setdefault(name, []).append(peer.write(prompt, num_tokens))
+            written = peer.write(prompt, one_set.num_tokens)
+            sample.written.setdefault(one_set.name, []).append(written)
 
         return step
 
@@ -133,7 +132,7 @@ def _steps(tasks: Tasks, num_tokens: int) -> list[tuple[str, Step]]:
 
     reading = [(f"{len(prompt)} tokens", read(prompt)) for prompt in tasks.prompts]
     writing = [
-        (one_set.name, write(one_set.name, prompt))
+        (one_set.name, write(one_set, prompt))
         for one_set in tasks.sets
         for prompt in one_set.prompts
     ]

@@ -15,9 +15,6 @@ import msgspec
 
 from specengine.bench.contestants import Contestant, Named, Remembering, Written, added
 
-NUM_TOKENS: Final = 64
-"""Length of each continuation."""
-
 PLAIN: Final = "none"
 
 OnPrompt = Callable[[float, str], None]
@@ -56,10 +53,11 @@ class DecodeRow(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class TokenSet:
-    """Prompts of one set as tokens."""
+    """Prompts of one set as tokens, and how many are to be written behind each."""
 
     name: str
     prompts: Sequence[Sequence[int]]
+    num_tokens: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,6 @@ class Conditions:
     model: str
     precision: str
     runs: int
-    num_tokens: int = NUM_TOKENS
 
 
 Run = list[Written]
@@ -100,7 +97,7 @@ def measure(
                     contestant.forget()
             for prompt_ids in one_set.prompts:
                 on_prompt(done / total, f"{one_set.name}, run {number + 1} of {conditions.runs}")
-                _write_all(prompt_ids, contestants, conditions.num_tokens, runs)
+                _write_all(prompt_ids, contestants, one_set.num_tokens, runs)
                 done += 1
         rows += _rows(one_set.name, contestants, conditions, runs)
     on_prompt(1.0, "done")

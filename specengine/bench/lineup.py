@@ -10,10 +10,11 @@ from typing import Final
 import msgspec
 
 from specengine.bench import llama_cpp, peers
-from specengine.bench.decode import NUM_TOKENS, PLAIN
+from specengine.bench.decode import PLAIN
 from specengine.bench.gguf_weights import BFLOAT16, gguf_weights
 from specengine.bench.peer_process import EngineName, Recipe
 from specengine.bench.peer_rows import PREFILL_LENGTHS
+from specengine.bench.workloads import NUM_TOKENS
 from specengine.errors import SettingsInvalid
 from specengine.models.architecture import read_architecture
 from specengine.models.convert import ensure_model

@@ -104,8 +104,8 @@ def _send(sink: BinaryIO, reply: Reply) -> None:
 
 
 def _own(recipe: Recipe) -> Seat:
-    from specengine.bench.decode import NUM_TOKENS
     from specengine.bench.own import OwnContestant, compiled_for, load_own
+    from specengine.bench.workloads import NUM_TOKENS
     from specengine.models.staging import no_progress
     from specengine.settings import EngineSettings
 

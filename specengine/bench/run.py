@@ -69,6 +69,8 @@ DECODE_RUNS: Final = 3
 PEERS_RUNS: Final = 5
 DECODE_LIMIT: Final = 20
 PEERS_LIMIT: Final = 6
+PEERS_SETS: Final = ("humaneval", "edits")
+"""Of text to go on with: the model that all can load has not learnt to fill in."""
 INFILL_LIMIT: Final = 80
 PERPLEXITY_LIMIT: Final = 164
 TYPING_LIMIT: Final = 200
@@ -167,14 +169,14 @@ def _bench_decode(settings: EngineSettings, options: argparse.Namespace) -> Rows
     return decode.measure(sets, contestants, conditions, _show)
 
 
-def _token_sets(
-    layout: PromptLayout, limit: int, names: Sequence[str] = SETS
-) -> list[decode.TokenSet]:
+def _token_sets(layout: PromptLayout, limit: int, names: Sequence[str]) -> list[decode.TokenSet]:
     return [
         decode.TokenSet(
-            texts.name, [layout.lay_out(text, "", heal=False).token_ids for text in texts.prompts]
+            one.name,
+            [layout.lay_out(at.prefix, at.suffix, heal=False).token_ids for at in one.places],
+            one.num_tokens,
         )
-        for texts in prompt_sets(limit, names)
+        for one in prompt_sets(limit, names)
     ]
 
 
@@ -196,7 +198,7 @@ def _bench_peers(settings: EngineSettings, options: argparse.Namespace) -> Rows:
     layout = PromptLayout(entry, tokenizer, max(lengths))
     text = "\n\n".join(problem.prompt + problem.canonical_solution for problem in load_problems())
     ids = tokenizer.encode(text)
-    sets = _token_sets(layout, options.limit or PEERS_LIMIT)
+    sets = _token_sets(layout, options.limit or PEERS_LIMIT, PEERS_SETS)
     ground = lineup.Ground(
         entry, folder, settings.threads or torch.get_num_threads(), lineup.context_for(lengths)
     )
@@ -205,7 +207,7 @@ def _bench_peers(settings: EngineSettings, options: argparse.Namespace) -> Rows:
         _warn(line)
     runs = options.runs or PEERS_RUNS
     samples = compare(
-        Comparison(found.recipes, runs, decode.NUM_TOKENS, PeerProcess, _show, _warn),
+        Comparison(found.recipes, runs, PeerProcess, _show, _warn),
         Tasks(sets, [ids[:length] for length in lengths]),
     )
     return peer_rows.rows_of(samples, entry.name, [one_set.name for one_set in sets])

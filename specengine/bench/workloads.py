@@ -1,6 +1,6 @@
 """The texts that benchmarks complete, from HumanEval files inside this package.
 
-It knows no engine and no token, and runs nothing.
+It knows no engine and no tokenizer, and runs nothing.
 
 Source:  Chen et al. 2021, arXiv 2107.03374; Bavarian et al. 2022, arXiv 2207.14255.
 """
@@ -20,7 +20,7 @@ import msgspec
 
 from specengine.errors import ConfigError
 
-SETS: Final = ("humaneval", "edits")
+SETS: Final = ("humaneval", "infilling", "edits")
 """Names of the sets that decoding is measured on."""
 
 CLASSES: Final = (
@@ -38,6 +38,13 @@ CLASSES: Final = (
 
 INFILL_SETS: Final = ("single", "multi", "span")
 """Names of the sets that filling in is measured on."""
+
+NUM_TOKENS: Final = 64
+"""Length of a continuation."""
+NUM_TOKENS_BETWEEN: Final = 32
+"""Of one between two texts, which ends by itself: as much as is missing at least."""
+MIN_MISSING_CHARS: Final = 128
+"""That many tokens of code are hardly ever less."""
 
 T = TypeVar("T")
 
@@ -79,18 +86,27 @@ class InfillSet:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a text goes on: behind one, and before another if that is not empty."""
+
+    prefix: str
+    suffix: str = ""
+
+
+@dataclass(frozen=True)
 class PromptSet:
-    """Texts to continue."""
+    """Places where so many tokens are to be written."""
 
     name: str
-    prompts: tuple[str, ...]
+    places: tuple[Place, ...]
+    num_tokens: int = NUM_TOKENS
 
 
 def prompt_sets(limit: int, names: Sequence[str] = SETS) -> list[PromptSet]:
-    """Return sets of the decode benchmark, cut to ``limit`` prompts each.
+    """Return sets of the decode benchmark, cut to ``limit`` places each.
 
-    None ends in white space: a model writes a new line and its indentation as one token, and behind
-    half of it some end the text at once.
+    No prefix ends in white space: a model writes a new line and its indentation as one token, and
+    behind half of it some end the text at once.
     """
     problems = load_problems()
     prompts = {
@@ -98,7 +114,22 @@ def prompt_sets(limit: int, names: Sequence[str] = SETS) -> list[PromptSet]:
         "edits": edits(problems),
         **load_classes(),
     }
-    return [PromptSet(name, tuple(map(str.rstrip, prompts[name][:limit]))) for name in names]
+    sets = {
+        name: PromptSet(name, tuple(Place(text.rstrip()) for text in texts[:limit]))
+        for name, texts in prompts.items()
+    }
+    sets["infilling"] = PromptSet("infilling", long_gaps(limit), NUM_TOKENS_BETWEEN)
+    return [sets[name] for name in names]
+
+
+def long_gaps(limit: int) -> tuple[Place, ...]:
+    """Return gaps of several lines that ``NUM_TOKENS_BETWEEN`` do not fill, spread over all."""
+    gaps = [
+        Place(gap.prompt.rstrip(), f"\n{gap.suffix}")
+        for gap in load_infillings("multi")
+        if len(gap.canonical_solution) >= MIN_MISSING_CHARS
+    ]
+    return spread(gaps, limit)
 
 
 def load_classes() -> dict[str, list[str]]:

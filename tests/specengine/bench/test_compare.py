@@ -14,7 +14,7 @@ from specengine.errors import EngineUnavailable
 
 PLAIN = Recipe("specengine", "int8", "none", "/model", 2, 512)
 FAST = msgspec.structs.replace(PLAIN, drafter="suffix")
-TASKS = Tasks([TokenSet("short", [(1, 2), (3, 4, 5)])], [(7,) * 256, (7,) * 1024, (7,) * 4096])
+TASKS = Tasks([TokenSet("short", [(1, 2), (3, 4, 5)], 4)], [(7,) * 256, (7,) * 1024, (7,) * 4096])
 
 
 @dataclass
@@ -76,7 +76,6 @@ class Stage:
         return Comparison(
             [PLAIN, FAST],
             runs,
-            4,
             self._start,
             lambda share, detail: self.shares.append(share),
             self.lines.append,

@@ -8,8 +8,8 @@ import pytest
 from specengine.bench.contestants import Written
 from specengine.bench.decode import Conditions, TokenSet, measure, summarise
 
-CONDITIONS = Conditions("tiny", "bfloat16", runs=3, num_tokens=8)
-SETS = [TokenSet("short", [(1, 2), (3, 4, 5, 6)])]
+CONDITIONS = Conditions("tiny", "bfloat16", runs=3)
+SETS = [TokenSet("short", [(1, 2), (3, 4, 5, 6)], 8)]
 
 
 def nothing(fraction: float, detail: str) -> None:

@@ -196,12 +196,9 @@ def test_speculation_changes_no_text_of_the_default_model(
     bench.run("decode", options(limit=1, runs=1, json=file))
     rows = json.loads(file.read_text("utf-8"))["rows"]
     assert [(row["set"], row["drafter"]) for row in rows] == [
-        ("humaneval", "none"),
-        ("humaneval", "auto"),
-        ("humaneval", "auto, with history"),
-        ("edits", "none"),
-        ("edits", "auto"),
-        ("edits", "auto, with history"),
+        (name, drafter)
+        for name in ("humaneval", "infilling", "edits")
+        for drafter in ("none", "auto", "auto, with history")
     ]
-    assert [row["texts_differ"] for row in rows] == [0] * 6
+    assert [row["texts_differ"] for row in rows] == [0] * 9
     assert "pip install" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from specengine.bench.workloads import (
     load_classes,
     load_infillings,
     load_problems,
+    long_gaps,
     prompt_sets,
     spread,
 )
@@ -29,19 +30,26 @@ def test_data_is_whole_and_has_its_licence():
 
 def test_sets_hold_as_many_prompts_as_asked():
     sets = prompt_sets(3)
-    assert [one.name for one in sets] == ["humaneval", "edits"]
-    assert [len(one.prompts) for one in sets] == [3, 3]
+    assert [one.name for one in sets] == ["humaneval", "infilling", "edits"]
+    assert [len(one.places) for one in sets] == [3, 3, 3]
 
 
 def test_classes_are_sets_too():
     sets = prompt_sets(2, ["prose", "edits", "json"])
     assert [one.name for one in sets] == ["prose", "edits", "json"]
-    assert [len(one.prompts) for one in sets] == [2, 2, 2]
+    assert [len(one.places) for one in sets] == [2, 2, 2]
 
 
 def test_no_prompt_ends_where_a_token_may_go_on():
     sets = prompt_sets(200, [*SETS, *CLASSES])
-    assert all(prompt == prompt.rstrip() for one in sets for prompt in one.prompts)
+    prefixes = [place.prefix for one in sets for place in one.places]
+    assert all(prefix == prefix.rstrip() for prefix in prefixes)
+
+
+def test_long_gaps_have_text_behind_them_in_lines_of_its_own():
+    gaps = long_gaps(40)
+    assert len({gap.prefix for gap in gaps}) > 20
+    assert all(gap.suffix.startswith("\n") for gap in gaps)
 
 
 def test_each_class_has_prompts_of_its_own():
