@@ -29,6 +29,7 @@ from specengine.heads.medusa import MedusaNetwork
 from specengine.heads.pruned import PrunedNetwork
 from specengine.models.convert import ensure_model
 from specengine.models.load import TensorReader, WeightReader
+from specengine.models.memory import check_memory_of_files
 from specengine.models.registry import ModelEntry
 from specengine.models.sources import head_folder
 from specengine.models.target import Target
@@ -68,6 +69,7 @@ def trained_drafts(
     Raises:  LoadError when it is missing, damaged, or was trained for another target;
         ModelsIncompatible when its tokens are others.
     """
+    check_memory_of_files(folder, target.kv_shape.device)
     head = checkpoints.load(folder, target.architecture, tokenizer)
     return drafts_of(head, target, num_slots, weights)
 

@@ -18,6 +18,7 @@ from specengine.models.architecture import Architecture
 
 BYTES_PER_WEIGHT: Final = {"int4": 0.625, "int8": 1.0, "bfloat16": 2.0, "float32": 4.0}
 """A group of 32 in 4 bits has two numbers of 16 bits beside it."""
+WEIGHT_FILES: Final = (".safetensors", ".bin", ".pt")
 DEVICE_SPARE: Final = 768 * 2**20
 """On an accelerator: its libraries, logits, and captured graphs."""
 
@@ -88,6 +89,20 @@ def check_memory(
             f"weights and {need.kv:,} for {sequences.number} sequences of "
             f"{sequences.positions:,} tokens; {free:,} are free on {device}.",
             hint=_way_out(need, free),
+        )
+
+
+def check_memory_of_files(folder: Path, device: torch.device) -> None:
+    """Refuse a small network beside a target whose files are larger than the free memory.
+
+    Raises:  LoadError with the bytes that are needed and free.
+    """
+    free = free_bytes(device)
+    needed = sum(file.stat().st_size for file in folder.glob("*") if file.suffix in WEIGHT_FILES)
+    if free is not None and needed > free:
+        raise LoadError(
+            f"the weights in {folder} need {needed:,} bytes; {free:,} are free on {device}.",
+            hint="Choose a drafter without weights: suffix.",
         )
 
 

@@ -9,7 +9,13 @@ import torch
 
 from specengine.errors import LoadError
 from specengine.models import memory
-from specengine.models.memory import DEVICE_SPARE, Need, Sequences, check_memory
+from specengine.models.memory import (
+    DEVICE_SPARE,
+    Need,
+    Sequences,
+    check_memory,
+    check_memory_of_files,
+)
 from specengine.models.targets import load_target
 from tests.specengine.tiny import save_tiny_model, tiny_architecture
 
@@ -71,6 +77,18 @@ def test_memory_is_checked_before_weights_are_read(
     free_is(monkeypatch, 10)
     with pytest.raises(LoadError, match="10 are free on cpu"):
         load_target(folder)
+
+
+def test_a_head_larger_than_what_is_free_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_bytes(b"{}")
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    free_is(monkeypatch, 1000)
+    check_memory_of_files(tmp_path, CPU)
+    free_is(monkeypatch, 999)
+    with pytest.raises(LoadError, match="need 1,000 bytes; 999 are free on cpu"):
+        check_memory_of_files(tmp_path, CPU)
 
 
 def test_machine_that_does_not_tell_its_memory_may_try(monkeypatch: pytest.MonkeyPatch) -> None:
