@@ -61,7 +61,9 @@ class LimbLinear:
 
 def to_integers(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a weight [N, K] as 8-bit integers, the largest of each output 127, and scales [N]."""
-    wide = weight.float()
-    scales = wide.abs().amax(1) / 127
+    # Each new tensor of this size costs as much as what is computed in it.
+    wide = weight.to(torch.float32, copy=True)
+    least, most = wide.aminmax(dim=1)
+    scales = torch.maximum(-least, most) / 127
     divisors = scales.clamp_min(torch.finfo(torch.float32).tiny)
-    return (wide / divisors[:, None]).round().to(torch.int8), scales
+    return wide.div_(divisors[:, None]).round_().to(torch.int8), scales

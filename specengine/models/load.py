@@ -13,7 +13,7 @@ import torch
 from specengine.errors import LoadError
 from specengine.models.adapters import Adapter
 from specengine.models.architecture import Architecture
-from specengine.models.tensor_files import FILE_ERRORS, open_tensors
+from specengine.models.tensor_files import FILE_ERRORS, TensorFile, open_tensors
 from specengine.models.weights import Layer, Weights
 
 DERIVED: Final = ("rotary_emb.inv_freq", "lm_head.weight")
@@ -76,6 +76,7 @@ class WeightReader(TensorReader):
         super().__init__({}, dtype)
         self._device = device
         self._files = _files_by_weight(folder)
+        self._open: dict[Path, TensorFile] = {}
 
     def names(self) -> Collection[str]:
         """Return the names of all weights."""
@@ -84,8 +85,9 @@ class WeightReader(TensorReader):
     def _get(self, name: str) -> torch.Tensor:
         path = self._files[name]
         try:
-            with open_tensors(path, str(self._device)) as file:
-                return file.get_tensor(name)
+            if path not in self._open:
+                self._open[path] = open_tensors(path, str(self._device))
+            return self._open[path].get_tensor(name)
         except FILE_ERRORS as error:
             raise LoadError(f"cannot read {name} from {path}: {error}.") from error
 

@@ -6,11 +6,10 @@ Text from outside never becomes a special token, whatever it contains. Knows byt
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 from tokenizers import Encoding
@@ -34,6 +33,12 @@ class _AddedToken(msgspec.Struct):
     id: int
     content: str
     special: bool = False
+
+
+class _Kind(msgspec.Struct):
+    """The part of a `tokenizer.json` that says what its model is."""
+
+    type: str | None = None
 
 
 class _EndIds(msgspec.Struct):
@@ -145,14 +150,19 @@ class Tokenizer:
 
 def _build(content: bytes, where: str) -> tuple[FastTokenizer, list[_AddedToken]]:
     try:
-        raw = msgspec.json.decode(content, type=dict[str, object])
+        # Vocabulary and merges are long, and are handed on as they are.
+        raw = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
         _require_byte_level(raw, where)
-        added = msgspec.convert(raw.get("added_tokens", []), list[_AddedToken], strict=False)
-        raw["added_tokens"] = _protect(cast("list[dict[str, object]]", raw["added_tokens"]), added)
-        # Unicode normalisation would change the bytes of the user's text.
-        raw["normalizer"] = None
-        raw["truncation"] = raw["padding"] = None
-        fast = FastTokenizer.from_buffer(json.dumps(raw).encode())
+        tokens = msgspec.json.decode(raw.get("added_tokens", b"[]"), type=list[dict[str, object]])
+        added = msgspec.convert(tokens, list[_AddedToken], strict=False)
+        changed = {
+            "added_tokens": _protect(tokens, added),
+            # Unicode normalisation would change the bytes of the user's text.
+            "normalizer": None,
+            "truncation": None,
+            "padding": None,
+        }
+        fast = FastTokenizer.from_buffer(msgspec.json.encode({**raw, **changed}))
         _require_own_ids(fast, added)
     except LoadError:
         raise
@@ -162,10 +172,9 @@ def _build(content: bytes, where: str) -> tuple[FastTokenizer, list[_AddedToken]
     return fast, added
 
 
-def _require_byte_level(raw: dict[str, object], where: str) -> None:
-    model = raw.get("model")
-    kind = cast("dict[str, object]", model).get("type") if isinstance(model, dict) else None
-    if kind != "BPE" or '"ByteLevel"' not in json.dumps(raw.get("pre_tokenizer")):
+def _require_byte_level(raw: dict[str, msgspec.Raw], where: str) -> None:
+    kind = msgspec.json.decode(raw.get("model", b"{}"), type=_Kind).type
+    if kind != "BPE" or b'"ByteLevel"' not in bytes(raw.get("pre_tokenizer", b"")):
         raise LoadError(
             f"{where} is not byte-level BPE (for example sentencepiece), which does not run yet.",
             hint="Choose another model.",
@@ -196,23 +205,30 @@ def _protect(raw: list[dict[str, object]], added: Sequence[_AddedToken]) -> list
 def _token_bytes(fast: FastTokenizer, added: Sequence[_AddedToken]) -> list[bytes]:
     vocabulary = fast.get_vocab(with_added_tokens=True)
     pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
-    alphabet = _byte_alphabet()
+    alphabet = _Alphabet(_byte_alphabet())
     for piece, token in vocabulary.items():
-        pieces[token] = bytes(alphabet[char] for char in piece if char in alphabet)
+        pieces[token] = piece.translate(alphabet).encode("latin-1")
     for token in added:
         pieces[token.id] = b"" if token.special else token.content.encode()
     return pieces
 
 
-def _byte_alphabet() -> dict[str, int]:
+class _Alphabet(dict[int, int | None]):
+    """From characters to the bytes that they stand for; others are left out."""
+
+    def __missing__(self, char: int) -> None:
+        return None
+
+
+def _byte_alphabet() -> dict[int, int]:
     """Return which byte each character of a byte-level vocabulary stands for.
 
     Source: GPT-2's `bytes_to_unicode`: printable bytes are themselves, the others follow at 256.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(256 + index): byte for index, byte in enumerate(others)}
+    alphabet = {byte: byte for byte in printable}
+    return alphabet | {256 + index: byte for index, byte in enumerate(others)}
 
 
 def _read_end_ids(config: Path) -> list[int]:
