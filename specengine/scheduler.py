@@ -1,9 +1,9 @@
 """Who runs next: the newest request of each document, one forward pass at a time.
 
-A pass takes other requests along where the target can and they fit; each gets the bits that it
-would have alone. The scheduler knows no thread and no socket. Its owner calls ``run_once`` as long
-as ``has_work``; between two calls requests are added, cancelled and stopped, so each of these is
-seen within one forward pass.
+A pass takes other requests along where the target can; they share its rows, and each gets the bits
+that it would have alone. The scheduler knows no thread and no socket. Its owner calls ``run_once``
+as long as ``has_work``; between two calls requests are added, cancelled and stopped, so each of
+these is seen within one forward pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from specengine.decoding.session import Counts
+from specengine.decoding.session import WHOLE, Counts, Share
 from specengine.errors import EngineBusy, InternalFault, RequestError
 from specengine.models.target import Rows
 from specengine.protocol import (
@@ -85,7 +85,7 @@ class Running(Protocol):
         """Return how many rows its next pass has at most."""
         ...
 
-    def prepare(self) -> Rows | None:
+    def prepare(self, share: Share = WHOLE) -> Rows | None:
         """Return what the target must compute next; None when a draft model worked instead."""
         ...
 
@@ -281,13 +281,8 @@ class Scheduler:
 
     def _next_together(self) -> list[Job]:
         """Return who runs in this pass. They move to the back; new ones have come at the front."""
-        first, *others = self._running
-        together, num_rows = [first], _most_rows(first)
-        for job in others:
-            if num_rows + _most_rows(job) <= self._target().batch_rows:
-                together.append(job)
-                num_rows += _most_rows(job)
-        left = [job for job in self._running if job not in together]
+        number = max(1, self._target().batch_rows)
+        together, left = self._running[:number], self._running[number:]
         self._running = [*left, *together]
         return together
 
@@ -319,14 +314,21 @@ class Scheduler:
         return self._waiting[-1] if self._waiting and not self._running else None
 
     def _advance(self, jobs: Sequence[Job]) -> None:
-        prepared = [(job, rows) for job in jobs if (rows := self._prepare(job)) is not None]
+        prepared: list[tuple[Job, Rows]] = []
+        num_left = self._target().batch_rows
+        # Those who want least are asked first: what they leave is for prompts.
+        for at, job in enumerate(sorted(jobs, key=_most_rows)):
+            share = Share(num_left // (len(jobs) - at), len(jobs)) if len(jobs) > 1 else WHOLE
+            if (rows := self._prepare(job, share)) is not None:
+                prepared.append((job, rows))
+                num_left -= len(rows.token_ids)
         if prepared:
             self._pass(prepared)
 
-    def _prepare(self, job: Job) -> Rows | None:
+    def _prepare(self, job: Job, share: Share) -> Rows | None:
         assert job.session is not None
         try:
-            return job.session.prepare()
+            return job.session.prepare(share)
         except Exception:
             self._fault(job)
             return None

@@ -19,15 +19,16 @@ from specengine.models.linear import ROW_BLOCK
 from specengine.models.target import Rows, Target, Tree
 
 
-def prompt_rows(target: Target, cache: KVCache, token_ids: Sequence[int]) -> Rows | None:
+def prompt_rows(target: Target, cache: KVCache, token_ids: Sequence[int], most: int) -> Rows | None:
     """Return the next chunk of the prompt to compute, or None when a step can follow.
 
-    A step takes the last chunk itself, so that costs no own pass.
+    It has ``most`` rows at most. A step takes the last chunk itself, so that costs no own pass.
     """
     pending = token_ids[cache.length :]
-    if len(pending) <= target.prompt_rows:
+    most = min(most, target.prompt_rows)
+    if len(pending) <= most:
         return None
-    return Rows(list(pending[: target.prompt_rows]), cache, num_logits=0)
+    return Rows(list(pending[:most]), cache, num_logits=0)
 
 
 def draft_room(num_pending: int, num_draft_tokens: int) -> int:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import codecs
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import torch
 
@@ -21,7 +23,7 @@ from specengine.decoding.forced_text import ForcedText
 from specengine.decoding.prompt import Prompt
 from specengine.decoding.stopping import StopStrings
 from specengine.draft import NOTHING, ROOT, Draft, Verdict
-from specengine.drafters.base import Drafter, Learner, Observer, SharesCache
+from specengine.drafters.base import Drafter, KnowsOthers, Learner, Observer, SharesCache
 from specengine.models.target import Rows, Tap, Target
 from specengine.models.tokenizer import Tokenizer
 from specengine.protocol import StopReason, TokenLogprobs
@@ -59,7 +61,8 @@ class Drafting:
     accepted_at: list[int] = field(default_factory=list[int])
     """Accepted tokens by their place in the draft."""
     timed_tokens: int = 0
-    """Tokens of the passes that the times below are of: all but those that read a prompt too."""
+    """Tokens of the passes that the times below are of: those for one request that read no part of
+    its prompt."""
     draft_ms: float = 0.0
     verify_ms: float = 0.0
 
@@ -91,6 +94,20 @@ class Counts:
     """By the name in each draft; empty for passes that had none."""
     undrafted: dict[str, int] = field(default_factory=dict[str, int])
     """Passes that had none, by the reason, if the drafter gave one."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a request gets of a pass."""
+
+    rows: int = sys.maxsize
+    """At most; at least 1."""
+    num_requests: int = 1
+    """That share the pass, itself among them."""
+
+
+WHOLE: Final = Share()
+"""Of a pass for one request."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +156,10 @@ class Session:
         self._prepared_at = 0.0
         self._reads_prompt = False
         """Whether that pass reads the last tokens of the prompt too."""
+        self._share = WHOLE
+        """What this request has of it."""
+        self._asked_room: int | None = None
+        """Of a draft that is being made."""
         self._told_draft_ms = 0.0
         """As much of the time for drafting as is told by drafter."""
         self._num_written = 0
@@ -176,7 +197,12 @@ class Session:
         # Of a prompt that was not leased yet, all but one token may turn out to be stored.
         return most if slot is not None else max(most, 1 + self.limits.num_draft_tokens)
 
-    def prepare(self) -> Rows | None:
+    @property
+    def _is_timed(self) -> bool:
+        """Whether the time of a pass says what its draft cost."""
+        return not self._reads_prompt and self._share.num_requests == 1
+
+    def prepare(self, share: Share = WHOLE) -> Rows | None:
         """Return what the target must compute next; ``take`` must follow, with its logits.
 
         None when the draft model has made a pass instead.
@@ -184,8 +210,8 @@ class Session:
         assert self.stop_reason is None, "the completion has ended"
         assert not self._is_closed, "the session is closed"
         slot = self._slot or self._lease()
-        self._draft = None
-        rows = loop.prompt_rows(self.models.target, slot.cache, self._token_ids)
+        self._draft, self._share = None, share
+        rows = loop.prompt_rows(self.models.target, slot.cache, self._token_ids, share.rows)
         if rows is None:
             num_pending = len(self._token_ids) - slot.cache.length
             self._reads_prompt = num_pending > 1
@@ -220,7 +246,7 @@ class Session:
             self.counts.drafted += len(draft)
             self.counts.accepted += len(verdict.accepted)
             self._tell_drafting(draft, len(verdict.accepted), took_ms)
-            self._teach(draft, len(verdict.accepted), None if self._reads_prompt else took_ms)
+            self._teach(draft, len(verdict.accepted), took_ms if self._is_timed else None)
         return self._commit(num_before)
 
     def advance(self) -> str:
@@ -251,10 +277,10 @@ class Session:
         self._slot = self.models.prefixes.lease(self._token_ids)
         self.counts.reused = self._slot.cache.length
         self.counts.prefilled = len(self._token_ids) - self._slot.cache.length
-        self._share(self._slot.cache)
+        self._lend(self._slot.cache)
         return self._slot
 
-    def _share(self, cache: KVCache) -> None:
+    def _lend(self, cache: KVCache) -> None:
         """Hand the cache to a drafter that runs on it."""
         if not isinstance(self.drafter, SharesCache):
             return
@@ -266,16 +292,22 @@ class Session:
     def _propose(self, num_pending: int) -> Draft | None:
         """Return what to verify, or None if the drafter needs another pass for it."""
         room = loop.draft_room(num_pending, self.limits.num_draft_tokens)
+        room = min(room, self._share.rows - num_pending)
         if self._forced.remaining:
             healed = self.prompt.healed_ids[len(self.written_ids) :]
             return Draft.chain(healed[:room], HEALING)
         if self._has_drafter_failed:
             return NOTHING
         try:
-            draft = self.drafter.propose(self._token_ids, room)
+            if isinstance(self.drafter, KnowsOthers):
+                self.drafter.among(self._share.num_requests)
+            # One that is not ready is asked again for the same.
+            asked = room if self._asked_room is None else self._asked_room
+            draft = self.drafter.propose(self._token_ids, asked)
         except Exception:
             self._give_up_drafter()
             return NOTHING
+        self._asked_room = asked if draft is None else None
         return None if draft is None else draft.cut(self.models.vocab_size, room)
 
     def _show(self, length: int, draft: Draft, accepted: Sequence[int]) -> None:
@@ -331,7 +363,7 @@ class Session:
         elif draft.reason:
             undrafted = self.counts.undrafted
             undrafted[draft.reason] = undrafted.get(draft.reason, 0) + 1
-        if not self._reads_prompt:
+        if self._is_timed:
             told.timed_tokens += num_accepted + 1
             told.draft_ms += self.counts.draft_ms - self._told_draft_ms
             told.verify_ms += took_ms

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from specengine.decoding.session import Counts, Session
+from specengine.decoding.session import WHOLE, Counts, Session, Share
 from specengine.models.target import Rows
 from specengine.protocol import StopReason, TokenLogprobs
 
@@ -61,9 +61,9 @@ class Several:
         """Return how many rows the next pass has at most."""
         return self._current.most_rows
 
-    def prepare(self) -> Rows | None:
+    def prepare(self, share: Share = WHOLE) -> Rows | None:
         """Return what the target must compute next; see ``Session.prepare``."""
-        return self._current.prepare()
+        return self._current.prepare(share)
 
     def take(self, logits: torch.Tensor) -> str:
         """Go on after the pass; return the text that it added to the first one."""

@@ -381,6 +381,8 @@ class AdaptiveDrafter:
         self._clock = clock
         self._started = started
         self._plan: Plan | None = None
+        self._num_requests = 1
+        """That share the coming pass; each row delays them all."""
         self._speed = 1.0
         """Tokens in the time of a pass of one row, of late."""
         self._context = 0
@@ -388,6 +390,10 @@ class AdaptiveDrafter:
         """What drafting has taken for the coming pass."""
         self._by: Member | None = None
         """Who has made its draft."""
+
+    def among(self, num_requests: int) -> None:
+        """Take in how many requests share the coming pass."""
+        self._num_requests = num_requests
 
     def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
         """Return the draft that is worth most; wait for one that is not ready."""
@@ -429,9 +435,10 @@ class AdaptiveDrafter:
 
     def _best_choice(self, token_ids: Sequence[int], max_tokens: int) -> Choice | Plan:
         """Return the best draft there is, or the plan of one that is better."""
-        plain_ms = self._times.ms(1, self._context)
-        price = self._speed / plain_ms
-        costs = [price * ms for ms in self._times.extra_ms(max_tokens, self._context)]
+        plain_ms = self._times.ms(self._num_requests, self._context)
+        price = self._num_requests * self._speed / plain_ms
+        extra_ms = self._times.extra_ms(max_tokens, self._context, self._num_requests)
+        costs = [price * ms for ms in extra_ms]
         best = planned = Choice(0.0)
         for member in self._members:
             part = member.part

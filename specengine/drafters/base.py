@@ -63,6 +63,15 @@ class SharesCache(Protocol):
 
 
 @runtime_checkable
+class KnowsOthers(Protocol):
+    """A drafter that drafts less where others pay for its rows."""
+
+    def among(self, num_requests: int) -> None:
+        """Take in how many requests share the coming pass; called before each ``propose``."""
+        ...
+
+
+@runtime_checkable
 class Learner(Protocol):
     """A drafter that learns from what its drafts come to."""
 
@@ -70,7 +79,7 @@ class Learner(Protocol):
         """See how much of the last proposal was accepted, and how long that took.
 
         Called once for each proposal that was verified, ``draft`` being what of it was. ``ms`` is
-        None where the pass read a part of the prompt, too.
+        None where the pass read a part of the prompt, too, or was shared with other requests.
         """
         ...
 

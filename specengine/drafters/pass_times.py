@@ -86,11 +86,12 @@ class PassTimes:
         """Return what a pass takes, in measured milliseconds."""
         return max(_line(self.measured.widths, self._by_width(context), num_rows), LEAST_MS)
 
-    def extra_ms(self, num_rows: int, context: int) -> list[float]:
-        """Return what 0 to ``num_rows`` drafted rows add to a pass of one row."""
+    def extra_ms(self, num_rows: int, context: int, num_others: int = 1) -> list[float]:
+        """Return what 0 to ``num_rows`` drafted rows add to a pass of some others."""
         widths, by_width = self.measured.widths, self._by_width(context)
-        one = by_width[0]
-        return [_line(widths, by_width, 1 + rows) - one for rows in range(num_rows + 1)]
+        all_rows = range(num_others, num_others + num_rows + 1)
+        times = [_line(widths, by_width, rows) for rows in all_rows]
+        return [ms - times[0] for ms in times]
 
     def note(self, num_rows: int, context: int, ms: float) -> None:
         """Take in a real pass."""

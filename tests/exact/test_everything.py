@@ -16,7 +16,7 @@ import pytest
 from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache
 from specengine.decoding.prompt import PromptLayout
-from specengine.decoding.session import Limits, Models, Session
+from specengine.decoding.session import Limits, Models, Session, Share
 from specengine.draft import Draft
 from specengine.drafters.adaptive import AdaptiveDrafts
 from specengine.drafters.base import DrafterSource
@@ -143,10 +143,16 @@ def test_no_request_notices_another_a_draft_or_a_cancel(target: Target, seed: in
             expected = plain(target, prefix, sampling, max_tokens)
             running.append(Request(session, expected, dice.choice([1, 4, 1000, 1000])))
         together = dice.sample(running, dice.randrange(1, len(running) + 1))
-        while sum(each.session.most_rows for each in together) > 32:
-            together.pop()
-        together = together or running[:1]
-        prepared = [(each, rows) for each in together if (rows := each.session.prepare())]
+        # Whatever it gets of a pass, by whatever rule: the text must be the same.
+        shares = [
+            Share(dice.randrange(1, 32 // len(together) + 1), dice.randrange(1, 9))
+            for _ in together
+        ]
+        prepared = [
+            (each, rows)
+            for each, share in zip(together, shares, strict=True)
+            if (rows := each.session.prepare(share))
+        ]
         num_shared += len(prepared) > 1
         logits = target.forward_batch([rows for _, rows in prepared]) if prepared else []
         for (each, _), own in zip(prepared, logits, strict=True):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specengine.cache.kv_cache import KVCache, KVShape
-from specengine.decoding.session import Counts, Drafting
+from specengine.decoding.session import WHOLE, Counts, Drafting, Share
 from specengine.errors import EngineBusy, InternalFault, PromptTooLong, RequestError
 from specengine.models.target import Rows
 from specengine.protocol import CancelCause, Complete, SamplingOptions, StopReason, TokenLogprobs
@@ -32,6 +32,7 @@ class FakeSession:
     alternatives: tuple[str, ...] = ()
     num_healed_bytes: int = 0
     rows: int = 4
+    shares: list[Share] = field(default_factory=list[Share])
 
     @property
     def written_ids(self) -> tuple[int, ...]:
@@ -41,11 +42,12 @@ class FakeSession:
     def most_rows(self) -> int:
         return self.rows
 
-    def prepare(self) -> Rows | None:
+    def prepare(self, share: Share = WHOLE) -> Rows | None:
         assert self.num_closed == 0
+        self.shares.append(share)
         if self.message.sampling.seed == 14:
             raise ZeroDivisionError("a bug")
-        return Rows([self.message.request] * self.rows, NO_CACHE, 1)
+        return Rows([self.message.request] * min(self.rows, share.rows), NO_CACHE, 1)
 
     def take(self, logits: torch.Tensor) -> str:
         assert self.num_closed == 0
@@ -393,14 +395,41 @@ def test_a_listener_with_a_bug_harms_nobody_else(caplog: pytest.LogCaptureFixtur
     desk.check_all_closed()
 
 
-def test_requests_that_fit_share_a_pass() -> None:
+def test_requests_share_passes() -> None:
     desk = Desk(max_running=4, batch_rows=8)
     for request in (1, 2, 3):
         desk.add(request, max_tokens=2)
     desk.run()
-    assert desk.target.passes == [[3, 2], [1, 3], [2, 1]]
+    assert desk.target.passes == [[3, 2, 1], [3, 2, 1]]
     assert {outcome.text for outcome in desk.done.values()} == {"xx."}
     desk.check_all_closed()
+
+
+def test_more_than_there_are_rows_take_turns() -> None:
+    desk = Desk(max_running=4, batch_rows=2)
+    for request in (1, 2, 3):
+        desk.add(request, max_tokens=2)
+    desk.run()
+    assert desk.target.passes == [[3, 2], [1, 3], [2, 1]]
+
+
+def test_who_wants_most_gets_what_the_others_leave() -> None:
+    desk = Desk(max_running=3, batch_rows=32)
+    for request in (1, 2, 3):
+        desk.add(request, max_tokens=2)
+    desk.scheduler.run_once()
+    reader, *others = desk.sessions
+    reader.rows = 32
+    desk.scheduler.run_once()
+    assert reader.shares[-1] == Share(32 - 4 - 4, 3)
+    assert [session.shares[-1] for session in others] == [Share(32 // 3, 3), Share(28 // 2, 3)]
+
+
+def test_one_request_has_the_whole_pass() -> None:
+    desk = Desk(max_running=3, batch_rows=8)
+    desk.add(1)
+    desk.run()
+    assert set(desk.sessions[0].shares) == {WHOLE}
 
 
 def test_a_target_that_takes_one_sequence_gets_one() -> None:
@@ -418,7 +447,7 @@ def test_a_request_leaves_between_passes_and_another_takes_its_place() -> None:
     desk.scheduler.run_once()
     desk.scheduler.cancel(Key(1, 3), CancelCause.CLIENT)
     desk.scheduler.run_once()
-    assert desk.target.passes == [[3, 2], [1, 2]]
+    assert desk.target.passes == [[3, 2, 1], [2, 1]]
     assert 3 in desk.done
 
 

@@ -69,12 +69,14 @@ def test_a_prompt_leaves_its_last_chunk_to_the_step() -> None:
     token_ids = list(range(10, 10 + 2 * PROMPT_ROWS + 5))
     cache = KVCache(model.kv_shape, 128)
     for start in (0, PROMPT_ROWS):
-        rows = loop.prompt_rows(model, cache, token_ids)
+        rows = loop.prompt_rows(model, cache, token_ids, most=1000)
         assert rows is not None
         assert rows.token_ids == token_ids[start : start + PROMPT_ROWS]
         model.forward_batch([rows])
-    assert loop.prompt_rows(model, cache, token_ids) is None
-    assert cache.length == 2 * PROMPT_ROWS
+    assert loop.prompt_rows(model, cache, token_ids, most=5) is None
+    rows = loop.prompt_rows(model, cache, token_ids, most=4)
+    assert rows is not None
+    assert rows.token_ids == token_ids[-5:-1]
 
 
 @pytest.mark.parametrize(

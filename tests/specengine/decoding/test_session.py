@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,7 +14,7 @@ import torch
 from specengine.cache.kv_cache import KVCache
 from specengine.cache.prefix_cache import PrefixCache
 from specengine.decoding.prompt import PromptLayout
-from specengine.decoding.session import Limits, Models, Session
+from specengine.decoding.session import Limits, Models, Session, Share
 from specengine.draft import NOTHING, Draft
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.none import NoDrafts
@@ -529,6 +529,99 @@ def test_no_pass_has_more_rows_than_was_said_also_where_the_prompt_is_stored() -
         (logits,) = models.target.forward_batch([rows])
         session.take(logits)
     session.close()
+
+
+def test_a_small_share_of_each_pass_changes_nothing_but_the_number_of_passes() -> None:
+    plain = new_session(new_models())
+    text = run(plain)
+    guesses = ScriptedDrafts(adversaries.oracle(plain_text(plain)))
+    for most in (1, 3, 8):
+        models = new_models()
+        session, written = new_session(models, guesses), ""
+        while session.stop_reason is None:
+            rows = session.prepare(Share(most, 2))
+            assert rows is not None
+            assert len(rows.token_ids) <= most
+            (logits,) = models.target.forward_batch([rows])
+            written += session.take(logits)
+        session.close()
+        assert written + session.finish_text() == text
+        assert session.counts.accepted > 0 or most == 1
+
+
+def test_a_draft_that_is_being_made_is_asked_for_as_at_first_whatever_the_share() -> None:
+    asked: list[int] = []
+
+    def propose(token_ids: Sequence[int], room: int) -> list[int] | None:
+        asked.append(room)
+        return ([], None, [7] * room)[len(asked) - 1]
+
+    session = new_session(new_models(), Unready(propose), heal=False)
+    session.advance()
+    assert session.prepare() is None
+    rows = session.prepare(Share(3, 2))
+    assert rows is not None
+    assert len(rows.token_ids) == 3
+    assert asked[1:] == [7, 7]
+    session.close()
+
+
+def test_passes_that_others_share_teach_a_drafter_no_times() -> None:
+    models, learner = new_models(), Neighbour()
+    session = new_session(models, learner)
+    while session.stop_reason is None:
+        rows = session.prepare(Share(8, 3))
+        assert rows is not None
+        session.take(models.target.forward_batch([rows])[0])
+    session.close()
+    assert learner.told
+    assert set(learner.told) == {None}
+    assert set(learner.others) == {3}
+    assert all(not told.timed_tokens for told in session.counts.by_drafter.values())
+
+
+class Unready:
+    """Source and drafter; what it returns at a call may be None: not ready."""
+
+    name = "unready"
+
+    def __init__(self, call: Callable[[Sequence[int], int], list[int] | None]) -> None:
+        self._call = call
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Unready:
+        return self
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
+        ids = self._call(token_ids, max_tokens)
+        return None if ids is None else Draft.chain(ids, self.name)
+
+    def close(self) -> None:
+        pass
+
+
+class Neighbour:
+    """Source and drafter that notes what it is told."""
+
+    name = "learning"
+
+    def __init__(self) -> None:
+        self.told: list[float | None] = []
+        self.others: list[int] = []
+
+    def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Neighbour:
+        return self
+
+    def among(self, num_requests: int) -> None:
+        self.others.append(num_requests)
+
+    def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft:
+        return NOTHING
+
+    def verified(self, draft: Draft, num_accepted: int, ms: float | None) -> None:
+        self.told.append(ms)
+
+    def close(self) -> None:
+        pass
 
 
 def test_a_stop_token_ends_the_text_and_is_no_part_of_it() -> None:

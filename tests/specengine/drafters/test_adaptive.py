@@ -109,6 +109,19 @@ def test_a_draft_is_cut_where_its_tokens_are_not_worth_their_rows() -> None:
     assert lengths[-1] == 2
 
 
+def test_among_others_a_row_must_be_worth_the_time_of_all() -> None:
+    sure = Guesser("sure", chain("sure", (0.9, 0.8, 0.7, 0.6)), Clock())
+    drafter = made_of(sure, ms=(10.0, 12.0, 16.0, 24.0)).start(PROMPT)
+    run(drafter, 4, 10)
+    lengths: list[int] = []
+    for num_requests in (1, 2, 4, 1):
+        drafter.among(num_requests)
+        lengths += [len(draft) for draft in run(drafter, 4, 1)]
+    assert lengths == sorted(lengths[:3], reverse=True) + lengths[:1]
+    assert lengths[0] == 4
+    assert lengths[2] == 0
+
+
 def test_a_hopeless_draft_is_not_proposed_at_all() -> None:
     hopeless = Guesser("hopeless", chain("hopeless", (0.3, 0.1)), Clock())
     drafter = made_of(hopeless, ms=DEAR_ROWS).start(PROMPT)
