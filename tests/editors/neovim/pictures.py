@@ -1,4 +1,4 @@
-"""Makes the pictures of Neovim in README.md, with the real engine and the default model.
+"""Makes the pictures in the README of the plugin for Neovim, with the default model.
 
 .venv/bin/python -m tests.editors.neovim.pictures
 """
