@@ -1,4 +1,4 @@
-"""The forward pass of a Llama-family decoder over one sequence: token ids in, logits out.
+"""The forward pass of a Llama-family decoder: token ids in, logits out.
 
 It knows no tokenizer, no sampling and no drafts. Whatever the number of rows, how the prompt was
 cut into chunks, or how much of it came from a stored prefix: a position's logits have the same
@@ -26,7 +26,7 @@ from specengine.models.weights import Layer, Product, Weights
 
 @dataclass(frozen=True)
 class Pass:
-    """What all layers of one forward pass share."""
+    """What all layers of one forward pass know of a sequence."""
 
     cache: KVCache
     num_rows: int
@@ -74,13 +74,13 @@ class Decoder:
 
     @property
     def batch_rows(self) -> int:
-        """Return 0: a pass takes one sequence."""
-        return 0
+        """Return how many rows of several sequences one pass can take."""
+        return PROMPT_ROWS
 
     @torch.inference_mode()
     def forward_batch(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
-        """Do ``forward`` for one sequence after the other."""
-        return [self._forward(rows) for rows in parts]
+        """Do ``forward`` for several sequences at once, each with the bits it has alone."""
+        return self._forward(parts)
 
     @property
     def vocab_size(self) -> int:
@@ -103,41 +103,70 @@ class Decoder:
 
         Shapes:  result [num_logits, V], float32; row i scores the token after that position.
         """
-        return self._forward(Rows(token_ids, cache, num_logits, tree))
+        (logits,) = self._forward([Rows(token_ids, cache, num_logits, tree)])
+        return logits
 
-    def _forward(self, rows: Rows) -> torch.Tensor:
-        cache, tree, num_logits = rows.cache, rows.tree, rows.num_logits
+    def _forward(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
+        """Compute some sequences together: products of all rows, attention of each by itself."""
+        passes = [self._pass_of(rows) for rows in parts]
+        hidden = torch.cat([self._embedded(rows) for rows in parts])
+        sizes = [len(each.rotation) for each in passes]
+        streams = torch.split(hidden, sizes)  # Views: what is added to the whole shows in them.
+        kept = [Kept(rows.tap, len(rows.token_ids)) for rows in parts]
+        for each, stream in zip(kept, streams, strict=True):
+            each.see(0, stream)
+        for index, layer in enumerate(self.weights.layers):
+            hidden.add_(self._attention(layer, index, hidden, passes))
+            hidden.add_(self._mlp(layer, hidden))
+            for each, stream in zip(kept, streams, strict=True):
+                each.see(index + 1, stream)
+        for each in passes:
+            each.cache.advance(each.num_rows)
+        return [
+            self._logits(stream[: each.num_rows][each.num_rows - rows.num_logits :])
+            for rows, each, stream in zip(parts, passes, streams, strict=True)
+        ]
+
+    def _pass_of(self, rows: Rows) -> Pass:
+        num_rows, start = len(rows.token_ids), rows.cache.length
+        assert 0 <= rows.num_logits <= num_rows, f"{rows.num_logits} logits of {num_rows} rows"
+        padded = num_rows + -num_rows % ROW_BLOCK
+        rotation = self._rotation(start, padded)
+        if rows.tree is not None:
+            rotation[:num_rows] = rotation[rows.tree.depths]
+        return Pass(rows.cache, num_rows, rotation, self._mask(start, padded), rows.tree)
+
+    def _embedded(self, rows: Rows) -> torch.Tensor:
+        """Return the stream of a sequence's rows as it begins, padded to whole blocks."""
         num_rows = len(rows.token_ids)
-        assert 0 <= num_logits <= num_rows, f"{num_logits} logits of {num_rows} rows"
-        start = cache.length
         padded = rows.token_ids + [0] * (-num_rows % ROW_BLOCK)
         hidden = self.weights.embedding[torch.tensor(padded, device=self.device)].float()
         if rows.inputs is not None:
             hidden[:num_rows] = rows.inputs
-        kept = Kept(rows.tap, num_rows)
-        kept.see(0, hidden)
-        rotation, mask = self._rotation(start, len(padded)), self._mask(start, len(padded))
-        if tree is not None:
-            rotation[:num_rows] = rotation[tree.depths]
-        shared = Pass(cache, num_rows, rotation, mask, tree)
-        for index, layer in enumerate(self.weights.layers):
-            hidden.add_(self.attention(layer, index, hidden, shared))
-            hidden.add_(self._mlp(layer, hidden))
-            kept.see(index + 1, hidden)
-        cache.advance(num_rows)
-        return self._logits(hidden[num_rows - num_logits : num_rows])
+        return hidden
 
-    def attention(
-        self, layer: Layer[Product], index: int, hidden: torch.Tensor, shared: Pass
+    def _attention(
+        self, layer: Layer[Product], index: int, hidden: torch.Tensor, passes: Sequence[Pass]
     ) -> torch.Tensor:
         """Store the keys and values of a layer's rows and return what the rows attend to."""
-        queries, keys, values = self.project(layer, hidden, shared.rotation)
+        rotation = torch.cat([each.rotation for each in passes])
+        queries, keys, values = self.project(layer, hidden, rotation)
+        sizes = [len(each.rotation) for each in passes]
+        pieces = zip(
+            *(torch.split(each, sizes) for each in (queries, keys, values)), passes, strict=True
+        )
+        return layer.output(torch.cat([self._attended(index, *piece) for piece in pieces]))
+
+    @staticmethod
+    def _attended(
+        index: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, shared: Pass
+    ) -> torch.Tensor:
         shared.cache.write(index, keys[: shared.num_rows], values[: shared.num_rows])
         tiles = shared.cache.tiles(index, shared.mask.shape[0])
         if shared.tree is not None:
             start = shared.cache.length
-            return layer.output(attend_tree(queries, *tiles, shared.mask, start, shared.tree.paths))
-        return layer.output(attend(queries, *tiles, shared.mask))
+            return attend_tree(queries, *tiles, shared.mask, start, shared.tree.paths)
+        return attend(queries, *tiles, shared.mask)
 
     def project(
         self, layer: Layer[Product], hidden: torch.Tensor, rotation: torch.Tensor

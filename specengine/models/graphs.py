@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -123,7 +123,15 @@ class GraphDecoder(Decoder):
         """Return what a cache for this model must look like."""
         return replace(super().kv_shape, spare_rows=PROMPT_ROWS)
 
-    def _forward(self, rows: Rows) -> torch.Tensor:
+    @property
+    def batch_rows(self) -> int:
+        """Return 0: a recorded pass takes one sequence."""
+        return 0
+
+    def _forward(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
+        return [self._forward_one(rows) for rows in parts]
+
+    def _forward_one(self, rows: Rows) -> torch.Tensor:
         assert rows.inputs is None, "recorded passes begin with tokens"
         token_ids, cache, num_logits = rows.token_ids, rows.cache, rows.num_logits
         num_rows = len(token_ids)
