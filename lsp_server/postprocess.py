@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lsp_server.indentation import spaces_of, with_unit
+from lsp_server.occasion import is_inside_word
 from lsp_server.place import Place
 from lsp_server.stop_rules import LINE_RULES, STOP_RULES, Rule, is_decided, opening_len
 
@@ -75,23 +76,32 @@ def drop_overlap_with_rest(text: str, place: Place) -> str:
     rest = place.rest.strip()
     if not rest:
         return text
+    is_apart = place.rest[0].isspace()
     longest = min(len(rest), len(text))
     for size in range(longest, 0, -1):
         is_enough = size > 1 or rest[0] in CLOSERS
-        if is_enough and text.endswith(rest[:size]) and _can_drop(text, size):
-            return text[:-size].rstrip() if place.rest[0].isspace() else text[:-size]
+        if not is_enough or not text.endswith(rest[:size]) or not _can_drop(text, size):
+            continue
+        is_part = is_inside_word(text[:-size], rest) or is_inside_word(text, rest[size:])
+        if is_apart and is_part:
+            continue  # the end of "plugin" is no " in"
+        return text[:-size].rstrip() if is_apart else text[:-size]
     return text
 
 
 def drop_closers_below(text: str, place: Place) -> str:
-    """Drop last lines of closing brackets that stand below with the same indentation."""
+    """Drop last lines of closing brackets that stand below with the same indentation.
+
+    Of the last one, more may stand there: a block's text ends with its own "}" before "});".
+    """
     lines = text.rstrip().split("\n")
     below = [line.rstrip() for line in place.next_lines]
     for size in range(min(len(lines), len(below)), 0, -1):
         tail = [line.rstrip() for line in lines[-size:]]
         if size == len(lines):
             tail[0] = (place.before + tail[0]).rstrip()
-        if tail == below[:size] and all(_is_closing(line) for line in tail):
+        is_there = tail[:-1] == below[: size - 1] and below[size - 1].startswith(tail[-1])
+        if is_there and all(_is_closing(line) for line in tail):
             return "\n".join(lines[:-size])
     return text
 

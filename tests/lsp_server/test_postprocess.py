@@ -104,6 +104,11 @@ def test_cut_copy_of_the_line_below_is_dropped():
         ("x)\nfoo(y)", ")", "x)\nfoo(y)"),
         ("a, b):", "):", "a, b"),
         ("abc", "   ", "abc"),
+        ("plugin", " in plugins:", "plugin"),
+        ("for plugin in", " in plugins:", "for plugin"),
+        ("error", " or x:", "error"),
+        ("check in", " include:", "check in"),
+        ("my_value", "value + 1", "my_"),
     ],
 )
 def test_text_does_not_repeat_the_rest_of_the_line(text: str, rest: str, expected: str):
@@ -117,6 +122,10 @@ def test_text_does_not_repeat_the_rest_of_the_line(text: str, rest: str, expecte
         ("    ", "a();\n  }\n}", ["  }", "}"], "a();"),
         ("    ", "a();\n  }\n}", ["}"], "a();\n  }"),
         ("  ", "a();\n  }", ["}"], "a();\n  }"),
+        ("  ", "a();\n}", ["});"], "a();"),
+        ("  ", "a();\n}", ["} else {"], "a();"),
+        ("    ", "a();\n  }\n}", ["  }", "});"], "a();"),
+        ("  ", "a();\n});", ["}"], "a();\n});"),
         ("", "}", ["}"], ""),
         ("", "x = [", ["]"], "x = ["),
     ],
