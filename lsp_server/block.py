@@ -29,6 +29,10 @@ CONTINUATIONS: Final = words(
 INDENTED_CONTINUATIONS: Final = words("else elif except finally")
 """The same, where a statement ends with its line."""
 
+_CLOSING_WORDS: Final = words("end fi done esac elif elseif elsif rescue ensure until")
+"""The same, in a language without a grammar; there they end blocks, as "}" does elsewhere."""
+
+_CLOSING_TAG: Final = b"</"
 _DOCSTRING_QUOTES: Final = ('"""', "'''")
 _REST_IS_CLOSERS: Final = re.compile(r"[\s)\]}>\"'`;,]*")
 _WORD_OR_SIGN: Final = re.compile(r"\w+|[^\w\s]")
@@ -209,6 +213,10 @@ class _Search:
         if text == "while" and not self.data.startswith(b"do", walk.start):
             return False
         known = INDENTED_CONTINUATIONS if self.is_indented else CONTINUATIONS
+        if self.site.grammar is None:
+            known |= _CLOSING_WORDS
+            if _CLOSING_TAG.startswith(self.data[token.start : token.start + 2]):
+                return True
         if token.end < len(self.data):
             return text in known
         return any(word.startswith(text) for word in known)
