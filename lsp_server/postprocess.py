@@ -50,15 +50,18 @@ def match_indentation(text: str, place: Place) -> str:
 
 
 def end_at_next_line(text: str, place: Place) -> str:
-    """End where the text reaches the line that stands below the cursor already."""
-    target = place.next_lines[0].rstrip() if place.next_lines else ""
-    if not any(char.isalnum() for char in target):
-        return text
+    """End where the text reaches the line that stands below the cursor already.
+
+    One without a word, as a bracket or quotes, says too little: those below it, down to one with a
+    word, must come too.
+    """
+    below = _first_telling(place.next_lines)
     lines = text.split("\n")
-    for index, line in enumerate(lines):
-        written = place.before + line if index == 0 else line
-        if written.rstrip() == target:
-            return "\n".join(lines[:index])
+    written = [(place.before + lines[0]).rstrip(), *(line.rstrip() for line in lines[1:])]
+    filled = [index for index, line in enumerate(written) if line]
+    for at in range(len(filled) - len(below) + 1 if below else 0):
+        if [written[index] for index in filled[at : at + len(below)]] == below:
+            return "\n".join(lines[: filled[at]])
     return text
 
 
@@ -79,7 +82,8 @@ def drop_overlap_with_rest(text: str, place: Place) -> str:
     is_apart = place.rest[0].isspace()
     longest = min(len(rest), len(text))
     for size in range(longest, 0, -1):
-        is_enough = size > 1 or rest[0] in CLOSERS
+        is_all = size == len(rest) and (is_apart or not rest[0].isalnum())
+        is_enough = size > 1 or rest[0] in CLOSERS or is_all
         if not is_enough or not text.endswith(rest[:size]) or not _can_drop(text, size):
             continue
         is_part = is_inside_word(text[:-size], rest) or is_inside_word(text, rest[size:])
@@ -195,11 +199,19 @@ def _is_closing(line: str) -> bool:
     return bool(line.strip()) and _CLOSING_LINE.fullmatch(line) is not None
 
 
+def _first_telling(lines: tuple[str, ...]) -> list[str]:
+    """Return the lines down to the first that has a word; none if there is no such."""
+    for num, line in enumerate(lines, 1):
+        if any(char.isalnum() for char in line):
+            return [line.rstrip() for line in lines[:num]]
+    return []
+
+
 def _can_drop(text: str, size: int) -> bool:
-    """A bracket that closes one opened in the text stays: "f(x)" before ")" is no overlap."""
+    """A bracket that closes one opened in what is left stays: "f(x)" before ")" is no overlap."""
+    start = len(text) - size
     unmatched, _ = _match_brackets(text)
-    tail = range(len(text) - size, len(text))
-    return all(index in unmatched for index in tail if text[index] in _PAIRS)
+    return all(start + index in unmatched for index in _match_brackets(text[start:])[0])
 
 
 def _match_brackets(text: str) -> tuple[list[int], list[str]]:

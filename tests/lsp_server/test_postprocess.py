@@ -56,6 +56,20 @@ def test_text_ends_at_the_line_below(before: str, text: str, next_line: str, exp
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('f(x):\n    """\n    Doc.\n    """\n    g()', "f(x):"),
+        ('f(x):\n\n    """\n\n    Doc.\n', "f(x):\n"),
+        ('f(x):\n    """\n    Other.\n', 'f(x):\n    """\n    Other.\n'),
+        ('f(x):\n    """\n', 'f(x):\n    """\n'),
+    ],
+)
+def test_line_below_without_a_word_is_known_with_those_below_it(text: str, expected: str):
+    where = place("def ", "", '    """', "    Doc.", '    """')
+    assert expected == end_at_next_line(text, where)
+
+
+@pytest.mark.parametrize(
     ("before", "indent", "text", "expected"),
     [
         ("func f() {", "\t", "\n    a()\n    if b {\n        c()", "\n\ta()\n\tif b {\n\t\tc()"),
@@ -104,6 +118,12 @@ def test_cut_copy_of_the_line_below_is_dropped():
         ("x)\nfoo(y)", ")", "x)\nfoo(y)"),
         ("a, b):", "):", "a, b"),
         ("abc", "   ", "abc"),
+        ("a(b, c):", "(b, c):", "a"),
+        ("f(x).g(y)", ").g(y)", "f(x).g(y)"),
+        ("f(x) + g(y)", "g(y)", "f(x) + "),
+        ("else:", ":", "else"),
+        ("x > 1 {", " {", "x > 1"),
+        ("return t", " t", "return"),
         ("plugin", " in plugins:", "plugin"),
         ("for plugin in", " in plugins:", "for plugin"),
         ("error", " or x:", "error"),
