@@ -20,9 +20,10 @@ _LEAD: Final = re.compile(r"[ \t]*")
 def find_unit(lines: Sequence[str]) -> str:
     r"""Return what one step of indentation is: ``"\t"``, some spaces, or nothing if none is seen.
 
-    The last line that is indented with one of them alone decides; mixed ones say nothing.
+    The last line that is indented with one of them alone decides; mixed ones say nothing, nor does
+    a " *" in a comment.
     """
-    leads = [lead_of(line) for line in lines if line.strip()]
+    leads = [lead_of(line) for line in lines if line.strip() and not line.lstrip().startswith("*")]
     nearest = next((lead for lead in reversed(leads) if lead and len(set(lead)) == 1), "")
     if not nearest or nearest[0] == "\t":
         return nearest[:1]

@@ -20,6 +20,8 @@ from lsp_server.indentation import find_unit, spaces_of, with_unit
         ("a {\n\t  b", ""),
         ("f(a,\n              b)", "    "),
         ("/**\n * note\n */\nclass A {\n  int b;", "  "),
+        ("\ta();\n}\n\n/**\n * note\n */\nint f(void) {", "\t"),
+        ("/**\n * note\n */\nint f(void) {", ""),
     ],
 )
 def test_nearest_indented_line_tells_the_unit(text: str, expected: str):
