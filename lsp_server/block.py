@@ -269,6 +269,8 @@ class _Search:
 
     def _tree_tokens(self, tree: Tree, start: int) -> Iterator[_Token]:
         for node in leaves(tree, start):
+            if self.data[node.start_byte : node.end_byte].isspace():
+                continue  # the line end of a directive
             yield self._token(node.type, node.start_byte, node.end_byte, node)
 
     def _token(self, kind: str, start: int, end: int, node: Node | None) -> _Token:
