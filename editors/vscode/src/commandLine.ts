@@ -1,8 +1,8 @@
 /**
  * Command lines of Python.
  *
- * All have `-P`: without it, Python would load modules from the working directory, which a folder
- * that nobody trusts could provide.
+ * All have `-P`, or `-I` where Python may be older than 3.11: without them, it would load modules
+ * from the working directory, which a folder that nobody trusts could provide.
  */
 
 import { join } from "node:path";
@@ -20,7 +20,7 @@ export function versionProbe(python: string): CommandLine {
 /** Fails where Python is too old, or cannot make environments. */
 export function baseProbe(python: string): CommandLine {
   const code = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
-  return { command: python, args: ["-c", code] };
+  return { command: python, args: ["-I", "-c", code] };
 }
 
 export function languageServer(python: string): CommandLine {
@@ -34,6 +34,13 @@ export function modelLists(python: string): CommandLine[] {
     { command: python, args: [...args, "--json"] },
     { command: python, args },
   ];
+}
+
+/** Writes the report of a trace into a file; without a trace named, of the server's usual one. */
+export function tracePage(python: string, trace: string | undefined, page: string): CommandLine {
+  const which = trace === undefined ? [] : [trace];
+  const args = ["-P", "-m", "specengine.cli", "trace", ...which, "--html", page];
+  return { command: python, args };
 }
 
 /** Return what makes an environment, installs a wheel into it, and fetches the default model. */
@@ -54,7 +61,7 @@ export function installation(
     "off",
   ];
   return [
-    { command: base, args: ["-m", "venv", "--clear", folder] },
+    { command: base, args: ["-I", "-m", "venv", "--clear", folder] },
     { command: python, args: [...pip, ...pipArguments, wheel] },
     { command: python, args: ["-P", "-m", "specengine.cli", "models", "pull"] },
   ];

@@ -14,6 +14,7 @@ export interface CommandParts {
   readonly restart: () => Promise<void>;
   readonly chooseModel: () => Promise<void>;
   readonly showTrace: () => void;
+  readonly openTracePage: () => Promise<void>;
   readonly report: () => Promise<void>;
   readonly install: () => Promise<void>;
 }
@@ -32,6 +33,7 @@ export function registerCommands(parts: CommandParts): Disposable[] {
     chooseModel: parts.chooseModel,
     restart: parts.restart,
     showTrace: parts.showTrace,
+    openTracePage: parts.openTracePage,
     report: parts.report,
     install: parts.install,
     choosePython,

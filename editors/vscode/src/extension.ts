@@ -18,6 +18,7 @@ import { settingsForServer } from "./settings";
 import { Board } from "./situation";
 import { StatusBar } from "./statusBar";
 import { Switches } from "./switches";
+import { showTracePage } from "./tracePage";
 
 let running: Server | undefined;
 
@@ -57,6 +58,7 @@ export function activate(context: ExtensionContext): void {
       showTrace: () => {
         around.log.channel.show();
       },
+      openTracePage: () => showTracePage(context, server.python),
       report: () => showReport(context, server.python, board.current, around.log.lines),
       install: async () => {
         if (await install(context, around)) await server.restart();

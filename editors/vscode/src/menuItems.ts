@@ -43,6 +43,7 @@ function rest({ engine }: Situation): MenuItem[] {
     { label: "$(symbol-misc) Choose model…", ...model, command: "specengine.chooseModel" },
     { label: "$(refresh) Restart", command: "specengine.restart" },
     { label: "$(pulse) Show latency trace", command: "specengine.showTrace" },
+    { label: "$(graph) Open trace page", command: "specengine.openTracePage" },
     { label: "$(report) Report a problem", command: "specengine.report" },
   ];
 }

@@ -1,12 +1,12 @@
 /** Where a Python may be, as VS Code and its Python extension know it. */
 
 import { existsSync } from "node:fs";
-import { homedir } from "node:os";
 import { join } from "node:path";
 import { extensions, workspace, type Event, type ExtensionContext, type Uri } from "vscode";
 
 import { PATH_PYTHONS, pythonOf } from "./commandLine";
 import type { Places } from "./python";
+import { pathSetting } from "./settings";
 
 /** The part of the Python extension's interface that is used here. */
 interface PythonExtension {
@@ -27,7 +27,7 @@ export function ownFolder(context: ExtensionContext): string {
 export async function pythonPlaces(context: ExtensionContext): Promise<Places> {
   const own = pythonOf(ownFolder(context));
   return {
-    setting: pythonSetting(),
+    setting: pathSetting("python"),
     // An environment may lie in the folder itself, and starting it would run what is in there.
     interpreter: workspace.isTrusted ? await selectedInterpreter() : undefined,
     own: existsSync(own) ? own : undefined,
@@ -39,12 +39,6 @@ export async function pythonPlaces(context: ExtensionContext): Promise<Places> {
 export async function onInterpreterChange(callback: () => void): Promise<void> {
   const python = await pythonExtension();
   python?.environments.onDidChangeActiveEnvironmentPath(callback);
-}
-
-function pythonSetting(): string | undefined {
-  const text = workspace.getConfiguration("specengine").get("python", "").trim();
-  if (text === "") return undefined;
-  return text.startsWith("~") ? join(homedir(), text.slice(1)) : text;
 }
 
 async function selectedInterpreter(): Promise<string | undefined> {

@@ -1,5 +1,7 @@
 /** The settings that package.json declares, as the user has set them. */
 
+import { homedir } from "node:os";
+import { join } from "node:path";
 import { workspace, type ExtensionContext } from "vscode";
 
 import { serverKeys, serverSettings } from "./serverSettings";
@@ -17,6 +19,13 @@ export function changedSettings(context: ExtensionContext): Record<string, unkno
     JSON.stringify(all.get(key)) !== JSON.stringify(all.inspect(key)?.defaultValue);
   const changed = declared(context).filter(isChanged);
   return Object.fromEntries(changed.map((key) => [key, all.get(key)]));
+}
+
+/** Return the path in a setting, with `~` for the home folder; undefined when it is empty. */
+export function pathSetting(name: string): string | undefined {
+  const text = workspace.getConfiguration("specengine").get(name, "").trim();
+  if (text === "") return undefined;
+  return text.startsWith("~") ? join(homedir(), text.slice(1)) : text;
 }
 
 function declared(context: ExtensionContext): string[] {

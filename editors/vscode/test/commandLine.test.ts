@@ -10,18 +10,23 @@ import {
   installation,
   languageServer,
   modelLists,
+  tracePage,
   versionProbe,
 } from "../src/commandLine";
 
 test("no module comes from the working directory", () => {
-  for (const line of [versionProbe("py"), languageServer("py"), ...modelLists("py")]) {
+  const own = [versionProbe("py"), languageServer("py"), ...modelLists("py")];
+  for (const line of [...own, tracePage("py", undefined, "/page.html")]) {
     assert.equal(line.args[0], "-P");
   }
+  const [venv, ...inside] = installation("py", "/own", "/x.whl", []);
+  for (const line of [baseProbe("py"), venv]) assert.equal(line?.args[0], "-I");
+  for (const line of inside) assert.equal(line.args[0], "-P");
 });
 
 test("an installation makes the environment, then works inside it", () => {
   const [venv, pip, pull] = installation("python3", "/own", "/x.whl", ["--index-url", "u"]);
-  assert.deepEqual(venv, { command: "python3", args: ["-m", "venv", "--clear", "/own"] });
+  assert.deepEqual(venv, { command: "python3", args: ["-I", "-m", "venv", "--clear", "/own"] });
   assert.match(pip?.command ?? "", /own/);
   assert.deepEqual(pip?.args.slice(-3), ["--index-url", "u", "/x.whl"]);
   assert.deepEqual(pull?.args.slice(-2), ["models", "pull"]);
