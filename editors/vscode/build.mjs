@@ -1,7 +1,8 @@
-// Bundles the extension into dist/ and writes the notices of what is in the bundle; with --tests,
-// bundles the unit tests into build/ instead.
+// Bundles the extension into dist/, with the notices of what is in the bundle and a README without
+// pictures, which lie outside of the package; with --tests, bundles the unit tests into build/
+// instead.
 
-import { copyFileSync, readdirSync, writeFileSync } from "node:fs";
+import { copyFileSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { build } from "esbuild";
 
 import { notices } from "./notices.mjs";
@@ -32,4 +33,6 @@ if (process.argv.includes("--tests")) {
   });
   writeFileSync("ThirdPartyNotices.txt", notices(Object.keys(result.metafile.inputs)));
   copyFileSync("../../LICENSE", "LICENSE");
+  const readme = readFileSync("README.md", "utf8");
+  writeFileSync("dist/README.md", readme.replace(/<picture>[^]*?<\/picture>\n\n/, ""));
 }
