@@ -21,6 +21,7 @@ from lsp_server.syntax import Grammar, KeptTree, leaves, words
 
 OPENERS: Final = frozenset(("(", "[", "{", "${", "#{", "string_start"))
 CLOSERS: Final = frozenset((")", "]", "}", "string_end"))
+_CLOSER_OF: Final = {"(": b")", "[": b"]"}
 CONTINUATIONS: Final = words(
     "else catch finally while where then . ?. && || ?? ? : , { = + - / | & => -> <<"
 )
@@ -169,7 +170,8 @@ class _Search:
                 return self._to_chars(end)
             walk.depth += (token.kind in OPENERS) - (token.kind in CLOSERS)
             if walk.depth < 0 and token.start >= self.cursor:
-                return self._to_chars(self._end_at_closer(token, walk))
+                end = self._end_at_closer(token, walk)
+                return None if end is None else self._to_chars(end)
             walk.last = token
         end = self._end_of_simple_line(walk)
         return None if end is None else self._to_chars(end)
@@ -221,14 +223,37 @@ class _Search:
             return text in known
         return any(word.startswith(text) for word in known)
 
-    def _end_at_closer(self, token: _Token, walk: _Walk) -> int:
-        """A bracket closes what was open before: a block's own goes along, a foreign one not."""
+    def _end_at_closer(self, token: _Token, walk: _Walk) -> int | None:
+        """A bracket closes what was open before: a block's own goes along, a foreign one not.
+
+        So does what closes the brackets around it and the statement, as in "});".
+        """
         is_foreign = (
             self.site.scope is not Scope.BLOCK and token.kind == "}" and walk.last is not None
         )
         if is_foreign and walk.last is not None and walk.last.end > self.cursor:
             return self._line_end(walk.last.end, stop=token.start)
-        return token.end
+        around = self._open_brackets()[:-1]
+        if token.kind == "}" and around[-1:] not in (["("], ["["]):
+            return token.end
+        end = token.end
+        while around and self.data[end : end + 1] == _CLOSER_OF.get(around.pop()):
+            end += 1
+        if end == len(self.data):
+            return None
+        return end + (self.data[end : end + 1] in (b";", b","))
+
+    def _open_brackets(self) -> list[str]:
+        """Return what is open at the cursor."""
+        opened: list[str] = []
+        for token in self._tokens(0):
+            if token.start >= self.cursor:
+                break
+            if token.kind in OPENERS:
+                opened.append(token.kind)
+            elif token.kind in CLOSERS and opened:
+                opened.pop()
+        return opened
 
     def _end_of_simple_line(self, walk: _Walk) -> int | None:
         """End at a line end that surely ends the statement, without waiting for the next token."""
