@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +57,9 @@ class Setup:
     files: Mapping[str, str]
     """Names, also below folders, and texts; ``{folder}`` in a text is the folder of all."""
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    extensions: Sequence[Path] = ()
+    """Others than ours."""
 
 
 class OpenWindow(Protocol):
@@ -125,10 +128,12 @@ def open_window(
             **setup.settings,
         }
         # Sockets, logs and traces of its own: no engine of another window answers.
-        environment = {"XDG_RUNTIME_DIR": str(run), "XDG_STATE_HOME": str(state)}
+        own = {"XDG_RUNTIME_DIR": str(run), "XDG_STATE_HOME": str(state)}
+        environment = {**own, **setup.environment}
         profile = code_server.Profile(base / "profile", settings, environment)
         profile.folder.mkdir()
-        code_server.install(profile, VSIX)
+        for vsix in (VSIX, *setup.extensions):
+            code_server.install(profile, vsix)
         with code_server.serve(profile) as address, browser_page() as page:
             workbench = Workbench(page, address, folder, PICTURES)
             workbench.load(next(iter(setup.files)))

@@ -124,3 +124,33 @@ def test_a_report_names_no_folder(window: Window, workbench: Workbench) -> None:
     workbench.run("View: Revert and Close Editor")
     assert "package: " in report
     assert str(window.folder) not in report
+
+
+def test_the_trace_page_has_the_requests(workbench: Workbench) -> None:
+    workbench.type("ret")
+    workbench.await_ghost_text()
+    workbench.run("SpecEngine: Open Trace Page")
+    page = workbench.page.frame_locator("iframe.webview").frame_locator("#active-frame")
+    page.get_by_text(re.compile(r"\d+ requests in 1 sessions")).wait_for()
+    page.get_by_text(re.compile(r"until text: \d+ requests")).wait_for()
+    workbench.picture("trace_page")
+    workbench.run("View: Close Editor")
+
+
+def test_the_walkthrough_has_a_page_for_each_step(workbench: Workbench) -> None:
+    pages = {
+        "Give it a Python": "A Python with the package",
+        "Write code": "Suggestions",
+        "Choose a model": "Models",
+        "Pause it, and see": "The status bar item",
+    }
+    workbench.run("View: Toggle Primary Side Bar Visibility")  # pages need some width
+    workbench.run("Welcome: Open Walkthrough")
+    workbench.choose("Get Started with SpecEngine")
+    for step, title in pages.items():
+        workbench.page.locator(".getting-started-step", has_text=step).click()
+        page = workbench.page.frame_locator("iframe.webview").frame_locator("#active-frame")
+        page.locator("h1", has_text=title).wait_for()
+    workbench.picture("walkthrough")
+    workbench.run("View: Close Editor")
+    workbench.run("View: Toggle Primary Side Bar Visibility")
