@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
-from specengine.protocol import EngineState
+from specengine.protocol import Complete, EngineState
 from tests.fake_engine import FakeEngine, status
 
 STATEMENT: Final = "return a + b"
@@ -24,8 +24,15 @@ class ScriptedEngine:
         self.path = engine.path
         self.delay_s = 0.0
         self.statement = STATEMENT
+        self.alternatives: tuple[str, ...] = ()
+        """What it writes for the seeds behind the first one."""
         self._engine = engine
         self._loop = loop
+
+    def text_for(self, request: Complete) -> str:
+        """Return what it writes."""
+        texts = (self.statement, *self.alternatives)
+        return _rest(texts[min(request.sampling.seed, len(self.alternatives))], request.prefix)
 
     def say(self, state: EngineState, detail: str) -> None:
         """Tell all clients what the engine is doing."""
@@ -57,7 +64,7 @@ def scripted_engine(path: Path) -> Iterator[ScriptedEngine]:
             request = await engine.requests.get()
             await asyncio.sleep(scripted.delay_s)
             if not request.is_done:
-                request.answer(_rest(scripted.statement, request.message.prefix))
+                request.answer(scripted.text_for(request.message))
 
     thread = threading.Thread(target=loop.run_forever, name="scripted-engine")
     thread.start()

@@ -91,16 +91,28 @@ def test_checkhealth_is_content(editor: Neovim) -> None:
     editor.picture("checkhealth")
 
 
-def test_alternatives_can_be_looked_through(editor: Neovim) -> None:
-    """The scripted engine writes the same each time, so there is one; asking by key shows it."""
+def test_alternatives_can_be_looked_through(editor: Neovim, engine: ScriptedEngine) -> None:
+    engine.alternatives = ("return a - b", "return a * b")
+
+    def await_shown(*words: str) -> None:
+        def is_right(screen: str) -> bool:
+            return all(word in screen for word in words)
+
+        editor.terminal.await_value(editor.terminal.words, is_right)
+
     editor.type("ret")
     editor.await_ghost_text(STATEMENT[3:])
-    editor.press("C-]")
-    editor.await_no_ghost_text()
     editor.press("M-\\")
-    editor.await_ghost_text(STATEMENT[3:])
+    await_shown(STATEMENT, "(1/3)")
     editor.press("M-n")
-    editor.await_ghost_text(STATEMENT[3:])
+    await_shown("return a - b", "(2/3)")
+    editor.picture("alternatives")
+    editor.press("M-n")
+    await_shown("return a * b", "(3/3)")
+    editor.press("M-p")
+    await_shown("return a - b", "(2/3)")
+    editor.press("Tab")
+    editor.await_line("    return a - b")
     invoked = [each for each in editor.trace() if each["trigger"] == "invoked"]
     assert len(invoked) == 1
 
@@ -112,6 +124,15 @@ def test_what_was_accepted_is_told_to_the_server(editor: Neovim) -> None:
     editor.await_line(f"    {STATEMENT}")
     path = editor.profile.folder / "state" / "specengine" / "trace.jsonl"
     editor.terminal.await_value(path.read_text, lambda text: '"event":"accepted"' in text)
+
+
+def test_what_was_dismissed_can_be_asked_for(editor: Neovim) -> None:
+    editor.type("ret")
+    editor.await_ghost_text(STATEMENT[3:])
+    editor.press("C-]")
+    editor.await_no_ghost_text()
+    editor.press("M-\\")
+    editor.await_ghost_text(STATEMENT[3:])
 
 
 def test_dismissed_text_stays_away_until_the_next_key(editor: Neovim) -> None:

@@ -27,8 +27,9 @@ def opened(open_window: OpenWindow, engine: ScriptedEngine) -> Iterator[Window]:
 
 
 @pytest.fixture
-def window(opened: Window) -> Window:
+def window(opened: Window, engine: ScriptedEngine) -> Window:
     """The window, with the file as it was and the cursor at its end."""
+    engine.alternatives = ()
     opened.workbench.open(FILE, 1, 1)
     opened.workbench.replace_all(TEXT)
     return opened
@@ -154,3 +155,17 @@ def test_the_walkthrough_has_a_page_for_each_step(workbench: Workbench) -> None:
     workbench.picture("walkthrough")
     workbench.run("View: Close Editor")
     workbench.run("View: Toggle Primary Side Bar Visibility")
+
+
+def test_alternatives_can_be_looked_through(workbench: Workbench, engine: ScriptedEngine) -> None:
+    engine.alternatives = ("return a - b", "return a * b")
+    workbench.type("ret")
+    workbench.await_ghost_text(STATEMENT[3:])
+    workbench.press("Alt+]")
+    workbench.await_ghost_text("urn a - b")
+    workbench.press("Alt+]")
+    workbench.await_ghost_text("urn a * b")
+    workbench.press("Alt+[")
+    workbench.await_ghost_text("urn a - b")
+    workbench.press("Tab")
+    workbench.await_text("return a - b")

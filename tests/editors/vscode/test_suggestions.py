@@ -252,6 +252,8 @@ def test_an_engine_killed_in_the_middle_of_a_word_comes_back(editing: Editing) -
     assert editing.settled() != ""
     assert editing.line() == f"{TYPED}self._cloc"
     editing.workbench.picture("engine_back")
+    (notice,) = editing.workbench.notices()
+    assert "started again" in notice
 
 
 def is_none_of(suggested: str) -> Callable[[str], bool]:

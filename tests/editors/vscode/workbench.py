@@ -144,6 +144,15 @@ class Workbench:
         """Choose in such a list."""
         self.page.locator(".quick-input-list .monaco-list-row", has_text=label).first.click()
 
+    def notices(self) -> list[str]:
+        """Return all messages that have been shown and not closed."""
+        self.run("Notifications: Show Notifications")
+        self.page.locator(".notifications-center.visible").wait_for()
+        rows = self.page.locator(".notifications-center .notification-list-item-message")
+        texts = [_plain(text) for text in rows.all_inner_texts()]
+        self.run("Notifications: Hide Notifications")
+        return texts
+
     def look(self) -> Look:
         """Look once, so that text and grey text belong together."""
         lines, inline, below = self.page.evaluate(_LOOK)

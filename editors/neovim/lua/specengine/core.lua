@@ -95,6 +95,8 @@ local function guarded(params, handler)
     local function forget() handler(nil, { items = {} }, ctx) end
     shown[bufnr] = #items > 0 and { items = items, index = 1, hide = forget } or nil
     handler(nil, { items = raw_items }, ctx)
+    -- Neovim says how many there are only when one is selected.
+    if #items > 1 then vim.lsp.inline_completion.select({ bufnr = bufnr, count = 0 }) end
     if #items > 0 then on_answer(bufnr) end
   end
 end
