@@ -43,6 +43,7 @@ vscode: setup ## package the extension for VS Code
 
 neovim: setup ## link the plugin into Neovim's packages
 	mkdir -p $(NEOVIM_PACKAGES) && ln -sfn $(CURDIR)/editors/neovim $(NEOVIM_PACKAGES)/specengine
+	nvim --clean --headless -c 'helptags $(CURDIR)/editors/neovim/doc' -c quit || echo "for :help specengine, run :helptags ALL in Neovim" >&2
 
 editors: vscode ## test in real editors, and write docs/editors/tests.md
 	tests/editors/run.sh
