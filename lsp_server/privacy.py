@@ -124,12 +124,13 @@ class FileRules:
 
     def _judge(self, path: Path) -> str:
         base = self._base(path)
-        relative = path.relative_to(base).as_posix()
+        relative = path.relative_to(base or path.anchor).as_posix()
         match = self._own.check_file(relative.lower())
         if match.include:
             return f"the pattern {_pattern(self._own, match.index)}"
         above: list[_Rules] = []
-        folder, parts = base, path.relative_to(base).parts
+        folder = base or path.parent
+        parts = path.relative_to(folder).parts
         for part in parts:
             above += self._rules_in(folder)
             folder /= part
@@ -139,13 +140,16 @@ class FileRules:
                 return reason
         return ""
 
-    def _base(self, path: Path) -> Path:
-        """Return the folder that names are counted from: the repository's, or the workspace's."""
+    def _base(self, path: Path) -> Path | None:
+        """Return the folder that names are counted from: the repository's, or the workspace's.
+
+        None for a file in neither: the names of all its folders count.
+        """
         own = [folder for folder in (*self.folders, *self._real_folders) if _holds(folder, path)]
         top = next((folder for folder in list(path.parents)[:_MAX_LEVELS] if _is_top(folder)), None)
         inner = max(own, key=lambda folder: len(folder.parts), default=None)
         candidates = [folder for folder in (top, inner) if folder is not None]
-        return min(candidates, key=lambda folder: len(folder.parts), default=path.parent)
+        return min(candidates, key=lambda folder: len(folder.parts), default=None)
 
     def _rules_in(self, folder: Path) -> Iterator[_Rules]:
         for name in self._names:

@@ -154,3 +154,13 @@ def test_file_outside_any_workspace_is_judged_by_its_own_folder(tmp_path: Path):
     assert rules.why_ignored(tmp_path / ".env")
     assert not rules.why_ignored(tmp_path / "a.py")
     assert not rules.is_inside(tmp_path / "a.py")
+
+
+@pytest.mark.parametrize("name", [".ssh/config", ".aws/config", "secrets/deep/a.py"])
+def test_folders_of_secrets_count_outside_any_workspace(project: Path, tmp_path: Path, name: str):
+    home = tmp_path / "home"
+    (home / name).parent.mkdir(parents=True)
+    (home / name).write_text("")
+    assert FileRules().why_ignored(home / name)
+    (project / "link.py").symlink_to(home / name)
+    assert is_ignored(project, "link.py")
