@@ -228,6 +228,14 @@ def last_outcome(editor: Neovim) -> str:
     return outcomes[-1] if outcomes else ""
 
 
+def test_the_component_of_lualine_has_the_words_of_the_status_line(editor: Neovim) -> None:
+    """Something stands in for the class of lualine that it extends."""
+    base = "{ extend = function() return {} end }"
+    editor.ask(f"execute(\"lua package.loaded['lualine.component'] = {base}\")")
+    component = "require('lualine.components.specengine')"
+    assert editor.ask(f'luaeval("{component}:update_status()")').startswith("fake")
+
+
 def test_the_help_has_a_tag_for_each_part(editor: Neovim) -> None:
     editor.run("helptags ALL")
     for tag in ("specengine", "specengine-settings", ":SpecEngine", "specengine-statusline"):
