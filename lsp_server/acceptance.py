@@ -6,6 +6,7 @@ notification that says the same changes nothing. Nothing but counts leaves it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
@@ -19,9 +20,10 @@ KEPT_AFTER_S: Final = 30.0
 LEAST_PIECE: Final = 2
 """A single character is a key; more at once, as suggested, were accepted."""
 
-MAX_KEPT_CHARS: Final = 4000
-"""A longer text is compared in its first part."""
+MAX_KEPT_CHARS: Final = 1000
+"""A longer text is compared in its first part: nothing else is served meanwhile."""
 
+_WORD_OR_SIGN: Final = re.compile(r"\w+|\s+|[^\w\s]")
 _PAIRS: Final = frozenset(("()", "[]", "{}", '""', "''", "``"))
 """What editors insert for one key."""
 
@@ -195,8 +197,9 @@ class Acceptance:
 def _num_common(text: str, now: str) -> int:
     if text == now:
         return len(text)
-    blocks = SequenceMatcher(None, text, now, autojunk=False).get_matching_blocks()
-    return sum(block.size for block in blocks)
+    words, words_now = _WORD_OR_SIGN.findall(text), _WORD_OR_SIGN.findall(now)
+    blocks = SequenceMatcher(None, words, words_now, autojunk=False).get_matching_blocks()
+    return sum(len("".join(words[block.a : block.a + block.size])) for block in blocks)
 
 
 def _moved_start(offset: int, edit: Edit) -> int:

@@ -209,6 +209,13 @@ def test_text_that_is_changed_is_kept_in_part(desk: Desk):
     assert desk.told[-1] == ("kept", 6, 9)
 
 
+def test_other_word_with_the_same_letters_is_not_kept(desk: Desk):
+    desk.edit(4, 4, "one + two")
+    desk.edit(4, 13, "noet(wo)")
+    desk.wait()
+    assert desk.told[-1] == ("kept", 0, 9)
+
+
 def test_text_that_a_formatter_writes_anew_is_kept(desk: Desk):
     desk.edit(4, 4, "one + two")
     desk.edit(0, len(desk.text), "x = one + two\n")
