@@ -1,7 +1,8 @@
 """Where asking for a suggestion cannot help, told from the text alone.
 
 Each rule is a named function of the text around a cursor; its name is the trace's named exit. They
-hold for requests that an editor makes by itself: whoever asks explicitly is answered anywhere.
+hold for requests that an editor makes by itself: whoever asks explicitly is answered anywhere but
+inside a word.
 """
 
 from __future__ import annotations
