@@ -7,6 +7,7 @@ import { run } from "./childProcess";
 import { chooseModel } from "./chooseModel";
 import { versionProbe } from "./commandLine";
 import { registerCommands } from "./commands";
+import { greet } from "./greeting";
 import { install, offerInstallation } from "./installer";
 import { KeyTimes } from "./keyTimes";
 import { Log } from "./log";
@@ -65,6 +66,7 @@ export function activate(context: ExtensionContext): void {
       },
     }),
   );
+  void greet(context);
   void server.restart();
   void onInterpreterChange(() => void server.refresh());
 }

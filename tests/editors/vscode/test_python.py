@@ -111,3 +111,20 @@ def test_an_environment_is_made_for_who_has_none(
         window.workbench.await_status("is being installed$")
         window.workbench.picture("installing")
         window.workbench.await_status("^fake")
+
+
+def test_the_first_start_opens_the_walkthrough(
+    open_window: OpenWindow, engine: ScriptedEngine, watch: Watch
+) -> None:
+    """Its first step is done as soon as the engine answers."""
+    settings = {
+        "specengine.engine.socket": str(engine.path),
+        "workbench.welcomePage.walkthroughs.openOnInstall": True,
+    }
+    with open_window(Setup({"a.py": "print(1)\n"}, settings)) as window:
+        workbench = window.workbench
+        with watch(workbench.picture):
+            workbench.await_status("^fake")
+            step = workbench.page.locator(".getting-started-step", has_text="Give it a Python")
+            step.locator(".codicon.complete").wait_for()
+            workbench.picture("first_start")
