@@ -79,6 +79,7 @@ class Run:
         self._message = question.message
         self._typed = Typed(plan.cursor)
         self._finder = EndFinder(plan.site)
+        self._is_sent = False
         self._is_ended = False
         self._num_chunks = 0
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="engine-run")
@@ -132,9 +133,9 @@ class Run:
     def cancel(self, cause: CancelCause) -> None:
         """End it in the engine now; its text is void."""
         self.is_refuted = True
-        if not self._is_ended:
-            self._is_ended = True
+        if self._is_sent and not self._is_ended:
             self._client.cancel(self._message.request, cause)
+        self._is_ended = True
         self._settle()
 
     def _agrees(self, typed: str) -> bool:
@@ -143,7 +144,11 @@ class Run:
         return is_written or (self.is_running and typed.startswith(self.text))
 
     async def _follow(self) -> None:
+        if self._is_ended:
+            self.finished.set_result(None)
+            return
         done: Done | None = None
+        self._is_sent = True
         stream = self._client.complete(self._message)
         try:
             async with contextlib.aclosing(stream):

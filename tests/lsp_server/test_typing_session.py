@@ -306,6 +306,21 @@ def test_run_that_nobody_adopts_ends(tmp_path: Path):
     play(tmp_path, scene)
 
 
+def test_run_that_ends_before_it_is_sent_is_never_sent(tmp_path: Path):
+    """Its cancel would come first, and the engine would write all of it for nobody."""
+
+    async def scene(stage: Stage) -> None:
+        run = stage.session.start(stage.question())
+        stage.session.take_edits([typed("x", at=0)])
+        assert await run.finished is None
+        second, request = await stage.start()
+        assert stage.engine.num_requests == 1
+        request.answer("x")
+        await second.settled
+
+    play(tmp_path, scene)
+
+
 def test_cancel_of_the_editor_ends_the_run_after_a_moment(tmp_path: Path):
     async def scene(stage: Stage) -> None:
         ticket = stage.session.begin()
