@@ -33,7 +33,6 @@ from specengine.models.registry import ModelEntry
 from specengine.models.target import Target
 from specengine.models.targets import AnyPrecision, find_kernel, load_target
 from specengine.models.tokenizer import Tokenizer
-from specengine.models.weights import Layer, Product
 from specengine.sampling import Sampling
 from tests.exact import adversaries
 from tests.specengine.tiny import ScriptedDrafts, tiny_architecture, tiny_decoder
@@ -167,11 +166,11 @@ def test_with_stock_attention_logits_depend_on_the_width(
 class StockDecoder(Decoder):
     """The same decoder with one stock attention call over exactly the keys that there are."""
 
-    def attention(
-        self, layer: Layer[Product], index: int, hidden: torch.Tensor, shared: Pass
+    @staticmethod
+    def _attended(
+        index: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, shared: Pass
     ) -> torch.Tensor:
         cache, num_rows = shared.cache, shared.num_rows
-        queries, keys, values = self.project(layer, hidden, shared.rotation)
         cache.write(index, keys[:num_rows], values[:num_rows])
         start, cache.length = cache.length, cache.length + num_rows
         all_keys, all_values = (rows.transpose(0, 1)[None] for rows in cache.rows(index))
@@ -186,7 +185,7 @@ class StockDecoder(Decoder):
             enable_gqa=True,
         )
         flat = rows[0].transpose(0, 1).flatten(1)
-        return layer.output(F.pad(flat, (0, 0, 0, hidden.shape[0] - num_rows)))
+        return F.pad(flat, (0, 0, 0, queries.shape[0] - num_rows))
 
 
 def real_sources(bench: Bench) -> Iterator[DrafterSource]:
