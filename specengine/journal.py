@@ -66,7 +66,7 @@ class Journal:
             self._times.append(record.ms)
         for name, told in record.by_drafter.items():
             if name:
-                _add(self._drafters.setdefault(name, Drafting()), told)
+                self._drafters.setdefault(name, Drafting()).add(told)
 
     def state(self) -> Mapping[str, object]:
         """Return everything as plain values."""
@@ -113,15 +113,6 @@ def _acceptance(told: Drafting) -> Mapping[str, object]:
         "accepted": told.accepted,
         "by_place": [number / drafts for number in told.accepted_at[:MAX_PLACES]],
     }
-
-
-def _add(total: Drafting, told: Drafting) -> None:
-    total.drafts += told.drafts
-    total.drafted += told.drafted
-    total.accepted += told.accepted
-    total.accepted_at += [0] * (len(told.accepted_at) - len(total.accepted_at))
-    for at, number in enumerate(told.accepted_at):
-        total.accepted_at[at] += number
 
 
 def _without_texts(record: Record) -> Record:

@@ -130,7 +130,7 @@ class Outcome:
             prefilled=counts.prefilled,
             drafted=counts.drafted,
             accepted=counts.accepted,
-            emitted=len(self.token_ids),
+            emitted=counts.emitted,
         )
 
     @property

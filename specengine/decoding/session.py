@@ -75,6 +75,18 @@ class Drafting:
         for at in range(num_accepted):
             self.accepted_at[at] += 1
 
+    def add(self, other: Drafting) -> None:
+        """Count all that another one has counted."""
+        self.drafts += other.drafts
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.accepted_at += [0] * (len(other.accepted_at) - len(self.accepted_at))
+        for at, number in enumerate(other.accepted_at):
+            self.accepted_at[at] += number
+        self.timed_tokens += other.timed_tokens
+        self.draft_ms += other.draft_ms
+        self.verify_ms += other.verify_ms
+
 
 @dataclass
 class Counts:
@@ -84,6 +96,7 @@ class Counts:
     prefilled: int = 0
     drafted: int = 0
     accepted: int = 0
+    emitted: int = 0
     steps: int = 0
     prefill_ms: float = 0.0
     draft_ms: float = 0.0
@@ -94,6 +107,23 @@ class Counts:
     """By the name in each draft; empty for passes that had none."""
     undrafted: dict[str, int] = field(default_factory=dict[str, int])
     """Passes that had none, by the reason, if the drafter gave one."""
+
+    def add(self, other: Counts) -> None:
+        """Count all that another one has counted."""
+        self.reused += other.reused
+        self.prefilled += other.prefilled
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.emitted += other.emitted
+        self.steps += other.steps
+        self.prefill_ms += other.prefill_ms
+        self.draft_ms += other.draft_ms
+        self.verify_ms += other.verify_ms
+        self.has_drafter_failed |= other.has_drafter_failed
+        for name, told in other.by_drafter.items():
+            self.by_drafter.setdefault(name, Drafting()).add(told)
+        for reason, number in other.undrafted.items():
+            self.undrafted[reason] = self.undrafted.get(reason, 0) + number
 
 
 @dataclass(frozen=True)
@@ -409,6 +439,7 @@ class Session:
             if self._num_written == self.limits.max_tokens:
                 self._end(at + 1, StopReason.LENGTH)
                 break
+        self.counts.emitted = len(self._token_ids) - len(self.prompt.token_ids)
         return text
 
     def _end(self, length: int, reason: StopReason) -> None:

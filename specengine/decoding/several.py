@@ -22,6 +22,7 @@ class Several:
         assert number >= 1
         self._start, self._number = start, number
         self._first = self._current = start(0)
+        self._counts = [self._first.counts]
         self._texts = [""]
         self.stop_reason: StopReason | None = None
         """That of the first one, once all have ended."""
@@ -33,8 +34,11 @@ class Several:
 
     @property
     def counts(self) -> Counts:
-        """Return those of the first."""
-        return self._first.counts
+        """Return those of all together."""
+        total = Counts()
+        for counts in self._counts:
+            total.add(counts)
+        return total
 
     @property
     def drafter_name(self) -> str:
@@ -91,4 +95,5 @@ class Several:
             self.stop_reason = self._first.stop_reason
             return
         self._current = self._start(len(self._texts))
+        self._counts.append(self._current.counts)
         self._texts.append("")

@@ -545,6 +545,20 @@ def test_several_completions_are_those_of_their_seeds(engine: Engine) -> None:
     assert len({together.text, *together.alternatives}) == 3
 
 
+def test_all_of_several_completions_are_counted(engine: Engine) -> None:
+    client = Client(engine)
+    wishes = {"max_tokens": 8, "drafter": "none", "heal": False}
+    sampling = SamplingOptions(temperature=1.0, seed=5)
+    alone = [
+        client.ask(LONG_PREFIX, sampling=msgspec.structs.replace(sampling, seed=seed), **wishes)
+        for seed in (5, 6, 7)
+    ]
+    together = client.ask(LONG_PREFIX, sampling=sampling, n=3, **wishes)
+    assert together.tokens.emitted == 3 * 8
+    assert together.tokens.prompt == sum(each.tokens.prompt for each in alone)
+    assert together.counts.steps == sum(each.counts.steps for each in alone)
+
+
 def test_a_stop_in_the_middle_of_several_ends_all(engine: Engine) -> None:
     client = Client(engine)
     sampling = SamplingOptions(temperature=1.0)
