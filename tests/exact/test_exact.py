@@ -90,6 +90,11 @@ class Run:
     text: str
     counts: Counts
 
+    @property
+    def scored_from(self) -> int:
+        """Return where the last rows begin, as many as were asked for; a text may end early."""
+        return max(1, len(self.token_ids) - NUM_TOKENS)
+
 
 def default_entry() -> ModelEntry:
     known = registry.load(own_file=Path("no-own-models.toml"))
@@ -142,10 +147,7 @@ def test_logits_are_bitwise_equal_at_every_verify_width(
 
 @pytest.fixture(scope="module")
 def plain_logits(bench: Bench, plain_runs: list[Run]) -> list[torch.Tensor]:
-    return [
-        forced_logits(bench.decoder, run.token_ids, len(run.token_ids) - NUM_TOKENS, 1)
-        for run in plain_runs
-    ]
+    return [forced_logits(bench.decoder, run.token_ids, run.scored_from, 1) for run in plain_runs]
 
 
 def test_with_stock_attention_logits_depend_on_the_width(
@@ -157,7 +159,7 @@ def test_with_stock_attention_logits_depend_on_the_width(
     stock = StockDecoder(bench.decoder.architecture, bench.decoder.weights, bench.decoder.precision)
     differing = 0
     for run in plain_runs:
-        start = len(run.token_ids) - NUM_TOKENS
+        start = run.scored_from
         plain = forced_logits(stock, run.token_ids, start, 1)
         differing += differing_rows(forced_logits(stock, run.token_ids, start, 8), plain)
     assert differing > 0
