@@ -17,7 +17,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
 from specengine.engine import Status
@@ -96,10 +96,12 @@ class Metrics:
             for at, number in enumerate(told.accepted_at[:MAX_PLACES]):
                 self._accepted_at.labels(label, str(at)).inc(number)
 
-    def render(self, accept: str = "") -> tuple[bytes, str]:
-        """Return all of it and its content type, in the format that a scraper accepts."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+    def render(self) -> tuple[bytes, str]:
+        """Return all of it and its content type.
+
+        Every scraper reads this format; in others the library may write underscores for colons.
+        """
+        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def _label(self, name: str) -> str:
         if name in self._names or len(self._names) < MAX_DRAFTERS:

@@ -62,7 +62,7 @@ def build(
         return answer_json(llama_cpp.props())
 
     async def show_metrics(request: Request) -> Response:
-        content, kind = metrics.render(request.headers.get("accept", ""))
+        content, kind = metrics.render()
         return Response(content, headers={**NOTHING_SNIFFED, "content-type": kind})
 
     async def page(request: Request) -> Response:

@@ -6,6 +6,8 @@ import base64
 import hashlib
 import re
 
+import pytest
+
 from specengine.engine import Engine
 from specengine.http import app
 from specengine.http.guard import Rules
@@ -53,14 +55,25 @@ def test_health_says_what_is_off_and_why(play: Play) -> None:
     play(scene, engine)
 
 
-def test_metrics_are_what_a_scraper_reads(play: Play, tiny_engine: Engine) -> None:
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "",
+        "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;"
+        "q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+        "text/plain;version=1.0.0;escaping=underscores",
+    ],
+)
+def test_metrics_keep_their_names_whatever_the_scraper_likes_best(
+    play: Play, tiny_engine: Engine, accept: str
+) -> None:
+    """The library's other formats write underscores for colons, unless told not to."""
+
     async def scene(port: int) -> None:
-        answer = await raw.get(port, "/metrics")
-        assert answer.headers["content-type"].startswith("text/plain")
-        assert b"specengine:num_requests_running 0.0" in answer.body
-        accept = "application/openmetrics-text; version=1.0.0"
         answer = await raw.get(port, "/metrics", accept=accept)
-        assert answer.headers["content-type"].startswith("application/openmetrics-text")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert b"\nspecengine:num_requests_running 0.0" in answer.body
+        assert b"specengine_" not in answer.body
 
     play(scene, tiny_engine)
 
