@@ -6,6 +6,7 @@ change the text and is not supported is refused.
 
 from __future__ import annotations
 
+import codecs
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -176,9 +177,11 @@ class Completions:
         at = len(message.prefix) - len(_shown(written[: outcome.num_healed_bytes - before]))
         noted = outcome.logprobs[first:]
         offsets: list[int] = []
+        # Of a character that several tokens write, the last one is told to write it.
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         for each in noted:
             offsets.append(at)
-            at += len(_shown(token_bytes(each.token_id)))
+            at += len(decoder.decode(token_bytes(each.token_id)))
         return {
             "tokens": [self._token(each.token_id) for each in noted],
             "token_logprobs": [each.logprob for each in noted],

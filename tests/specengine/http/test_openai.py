@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -13,7 +14,7 @@ from openai import AsyncOpenAI
 
 from specengine.engine import Engine
 from specengine.errors import EngineBusy, EngineFailed, InternalFault
-from specengine.protocol import CancelCause, StopReason
+from specengine.protocol import CancelCause, StopReason, TokenLogprobs
 from specengine.scheduler import Job
 from tests.specengine.http import raw
 from tests.specengine.http.conftest import Play
@@ -143,6 +144,22 @@ def test_tokens_of_logprobs_are_those_of_the_text(
             assert (prefix + choice.text)[noted.text_offset[0] :] == "".join(noted.tokens)
 
     play(scene, tiny_engine)
+
+
+def test_offsets_of_tokens_count_characters(play: Play) -> None:
+    """A character that several tokens write counts once: the next token stands one behind it."""
+    text = "é🎉x"
+    noted = tuple(TokenLogprobs(byte, -0.5, ()) for byte in text.encode())
+
+    def answer(job: Job) -> None:
+        job.on_done(replace(outcome(text), logprobs=noted))
+
+    async def scene(port: int) -> None:
+        answer = await complete(port, prompt="ü = ", logprobs=0)
+        (choice,) = answer.choices
+        assert choice.logprobs.text_offset == [4, 4, 5, 5, 5, 5, 6]
+
+    play(scene, ScriptedEngine(answer))
 
 
 def test_a_stop_string_ends_the_text_and_is_not_part_of_it(play: Play) -> None:
