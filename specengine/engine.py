@@ -72,11 +72,12 @@ FALLBACKS: Final[Mapping[AnyPrecision, tuple[AnyPrecision, ...]]] = {
 """What is loaded in place of a precision that fails its check on this machine."""
 
 FETCH_SHARE: Final = 0.8
-MAX_STOP_STRINGS: Final = 16
+"""Share of the progress bar that fetching and converting take; reading the weights the rest."""
+
+MAX_STOP_STRINGS: Final = 64
 MAX_STOP_IDS: Final = 64
 MAX_LOGPROBS: Final = 20
 MAX_ALTERNATIVES: Final = 8
-"""Share of the progress bar that fetching and converting take; reading the weights the rest."""
 
 
 @dataclass(frozen=True)

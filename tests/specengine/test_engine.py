@@ -291,7 +291,7 @@ def test_every_drafter_gives_the_text_of_none(
         {"sampling": SamplingOptions(logit_bias={999_999: 1.0})},
         {"sampling": SamplingOptions(logit_bias={1: float("inf")})},
         {"stop": ("a", "")},
-        {"stop": ("a",) * 17},
+        {"stop": ("a",) * 65},
         {"logprobs": 21},
         {"n": 0},
         {"n": 9},

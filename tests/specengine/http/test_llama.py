@@ -185,6 +185,17 @@ def test_continue_s_request_is_streamed(play: Play) -> None:
     play(scene, engine)
 
 
+def test_as_many_stop_strings_as_continue_sends_are_taken(play: Play, tiny_engine: Engine) -> None:
+    """Markers, ends of paragraphs, and some releases add each keyword of the language."""
+    stops = [f"\nkeyword {number}" for number in range(24)]
+
+    async def scene(port: int) -> None:
+        answer = await raw.post(port, "/completion", {**CONTINUE, "stop": stops})
+        assert answer.events[-1]["generation_settings"]["stop"] == stops
+
+    play(scene, tiny_engine)
+
+
 @pytest.mark.parametrize("path", ["/completion", "/completions"])
 def test_a_plain_completion_is_answered_whole(play: Play, tiny_engine: Engine, path: str) -> None:
     async def scene(port: int) -> None:
