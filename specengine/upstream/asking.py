@@ -216,6 +216,8 @@ class Asker:
             if await server.stream(path, body, reading.take):
                 reading.end()
         except AttemptFailed as failed:
+            if reading.stop_reason is not None:
+                return reading  # the text is whole; only the usage behind it may be missing
             is_unable = way == "infill" and failed.status == NOT_IMPLEMENTED
             if not is_unable or self._options.way != "auto":
                 raise

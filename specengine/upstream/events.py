@@ -73,7 +73,7 @@ class Event(msgspec.Struct, frozen=True):
     stop_type: str | None = None
     usage: Usage | None = None
     timings: Timings | None = None
-    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: object = None
 
     @property
     def text(self) -> str:
@@ -146,6 +146,6 @@ def read_event(data: bytes) -> Event:
         event = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UpstreamFailed("an event that is no completion.") from error
-    if event.error is not msgspec.UNSET:
+    if event.error is not None:
         raise UpstreamFailed("an error in the middle of its answer.")
     return event

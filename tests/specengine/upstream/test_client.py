@@ -356,6 +356,19 @@ def test_answer_that_breaks_off_behind_some_text_is_an_error(broken: Answer):
     against(broken, written("b"), scene=scene)
 
 
+@pytest.mark.parametrize("end", [Answer(is_cut=True), Answer(hangs=True), Answer((event(b"x"),))])
+def test_answer_is_whole_once_the_server_has_said_how_it_ends(end: Answer):
+    """What breaks behind that would only have been the usage and the mark of the end."""
+    whole = replace(end, body=(text("a"), text("", "length"), *end.body))
+
+    async def scene(client: UpstreamClient, upstream: ScriptedUpstream, clock: Clock) -> None:
+        done = await ask(client)
+        assert (done.text, done.stop_reason) == ("a", StopReason.LENGTH)
+        assert len(upstream.seen) == 1
+
+    against(whole, scene=scene, limits=Limits(gap_s=SHORT_S))
+
+
 @pytest.mark.parametrize(
     ("answer", "error", "says"),
     [

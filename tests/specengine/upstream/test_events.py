@@ -55,6 +55,7 @@ def test_stream_without_end_is_refused_when_it_is_too_long():
         (b'{"content":"","stop":true,"stop_type":"eos"}', "", "eos"),
         (b'{"content":"","stop":true}', "", "stop"),
         (b'{"choices":[],"usage":{"prompt_tokens":3}}', "", None),
+        (b'{"choices":[{"text":"a"}],"error":null}', "a", None),
         (b"{}", "", None),
     ],
 )
