@@ -69,7 +69,7 @@ class Metrics:
         self._passes = counter("steps", "Forward passes after reading prompts.")
         self._seconds = Histogram(
             "specengine:phase_seconds",
-            "Time of a request by phase.",
+            "Time by phase of requests that wrote something.",
             ["phase"],
             buckets=BUCKETS,
             registry=registry,
@@ -84,7 +84,7 @@ class Metrics:
         self._prompt_tokens.labels("prefilled").inc(record.tokens.prefilled)
         self._written.inc(record.tokens.emitted)
         self._passes.inc(record.steps)
-        for phase in PHASES:
+        for phase in PHASES if record.steps else ():
             self._seconds.labels(phase).observe(getattr(record.ms, phase) / 1000)
         for name, told in record.by_drafter.items():
             if not name:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -64,6 +66,16 @@ def test_requests_tokens_and_phases_are_counted() -> None:
     assert known["specengine:phase_seconds_sum", phase] == pytest.approx(0.2)
     assert known["specengine:phase_seconds_bucket", (("le", "0.1"), *phase)] == 0
     assert known["specengine:phase_seconds_bucket", (("le", "0.2"), *phase)] == 1
+
+
+def test_phases_are_timed_of_requests_that_wrote_something() -> None:
+    """One that ended while it waited has read and verified nothing in no time."""
+    metrics = Metrics(status, Watch())
+    metrics.add(record())
+    metrics.add(replace(record(), result="superseded", steps=0, ms=PhaseTimes(queue=90.0)))
+    known = samples(metrics)
+    assert known["specengine:requests_total", (("result", "superseded"),)] == 1
+    assert known["specengine:phase_seconds_count", (("phase", "prefill"),)] == 1
 
 
 def test_states_are_read_when_asked() -> None:
