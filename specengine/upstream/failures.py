@@ -1,7 +1,7 @@
 """What the failures of a request to a server upstream mean, and whether to ask again.
 
-Of what a server says about an error only names are repeated: the rest may hold source text, or the
-key. What httpx and ssl raise ends here.
+Of what a server says about an error only names of letters are repeated: the rest may hold source
+text, or the key. What httpx and ssl raise ends here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_REST_S: Final = 300.0
 RETRIED: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Statuses after which the same request may go well."""
 
-_NAME: Final = re.compile(rb'"(?:type|code)"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
+_NAME: Final = re.compile(rb'"(?:type|code)"\s*:\s*"([A-Za-z_]{1,64})"')
 _TOO_LONG: Final = re.compile(rb"exceed_context_size|context_length_exceeded|context length")
 
 

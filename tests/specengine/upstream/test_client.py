@@ -38,7 +38,7 @@ from specengine.upstream.server import COUNTERS_EVERY_S, MAX_REPLY_BYTES
 from tests.fake_engine import FakeEngine
 from tests.scripted_upstream import Answer, ScriptedUpstream, event, refused, text, written
 
-SECRET = "sk-very-secret"
+SECRET = "sk-very-secret-0123"
 SOURCE = "very_private_source"
 SHORT_S = 0.05
 LIMITS = Limits(first_text_s=5, gap_s=5, total_s=5)
@@ -431,7 +431,8 @@ def test_error_page_without_end_is_not_read():
 def test_nothing_that_a_server_says_of_an_error_is_repeated_but_names(
     caplog: pytest.LogCaptureFixture,
 ):
-    said = {"error": {"message": f"{SECRET} {SOURCE}", "type": "BadRequestError"}}
+    error = {"message": f"{SECRET} {SOURCE}", "code": SECRET, "type": "BadRequestError"}
+    said = {"error": error}
 
     async def scene(client: UpstreamClient, upstream: ScriptedUpstream, clock: Clock) -> None:
         with pytest.raises(RequestInvalid, match="BadRequestError") as caught:
