@@ -22,7 +22,7 @@ from lsp_server.features.acceptance import note_shown
 from lsp_server.features.other_files import build_whole_prompt
 from lsp_server.occasion import is_after_end, is_generated, is_inside_word, is_minified
 from lsp_server.place import Place
-from lsp_server.postprocess import num_covered, postprocess, with_line_ends
+from lsp_server.postprocess import drop_closers_below, num_covered, postprocess, with_line_ends
 from lsp_server.prompt import Budget, Prompt
 from lsp_server.questions import as_alternative, make_question, place_of, plan_behind, site_of
 from lsp_server.run import Question, Run, RunPlan
@@ -287,9 +287,13 @@ class _Request:
         reason = "ahead" if cached.is_ahead else "cached"
         if not cached.is_shown:
             return self._finish(view, cached.text, Outcome.CACHED, reason)
-        # It has been through the rules; here they might cut otherwise, and it would flicker.
+        # It has been through the rules; here they might cut otherwise, and it would flicker. But
+        # an editor may have closed meanwhile what the text closes.
+        text = drop_closers_below(cached.text, view.place)
+        if not text.strip():
+            return self._empty(drop_closers_below.__name__)
         self._conclude(Outcome.CACHED, reason)
-        return _items(_item(view, cached.text))
+        return _items(_item(view, text))
 
     def _finish(
         self, view: _View, text: str, outcome: Outcome, reason: str, *alternatives: str

@@ -219,6 +219,7 @@ def test_covered_rest_comes_in_the_text_in_order(text: str, rest: str):
         ("x) + (y", ")", 0),
         ("1)\n]", ")]", 2),
         ("1)\n]", "])", 0),
+        ("}])", ")]", 0),
         ("a", ")", 0),
         ('a"]', '"]', 2),
         ("a", "", 0),

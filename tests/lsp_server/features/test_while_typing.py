@@ -182,6 +182,23 @@ def test_suggestion_stays_as_it_is_while_the_user_types_along(tmp_path: Path):
     play(tmp_path, scene)
 
 
+def test_block_that_the_editor_closes_meanwhile_is_not_closed_again(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("f()\n", language="javascript")
+        stage.insert(1, 0, "i")
+        await stage.item(1, 1, "f (x) {\n  a();\n}\ng")
+        stage.insert(1, 1, "f (x) ")
+        stage.insert(1, 7, "{}")
+        stage.insert(1, 8, "\n  \n")
+        assert texts(await stage.ask(2, 2)) == ["a();"]
+        stage.insert(2, 2, "a();")
+        assert texts(await stage.ask(2, 6)) == []
+        assert stage.engine.num_requests == 1
+
+    play(tmp_path, scene)
+
+
 def test_going_back_shows_what_was_shown(tmp_path: Path):
     async def scene(stage: Stage) -> None:
         await stage.connect()
