@@ -166,7 +166,8 @@ def num_covered(text: str, rest: str) -> int:
     They go into the item's range. Editors show an item only if what its range holds after the
     cursor comes, in this order, in its text, so nothing else may be covered.
     """
-    brackets = _surplus_closers(text)
+    # Others close what an accepted part has opened: no editor has closed that.
+    brackets = [bracket for bracket in _surplus_closers(text) if bracket in rest]
     line = text.split("\n", 1)[0]
     covered = 0
     for char in rest:
