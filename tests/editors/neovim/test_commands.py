@@ -126,20 +126,21 @@ def test_what_was_accepted_is_told_to_the_server(editor: Neovim) -> None:
     editor.terminal.await_value(path.read_text, lambda text: '"event":"accepted"' in text)
 
 
-def test_what_was_dismissed_can_be_asked_for(editor: Neovim) -> None:
+def dismiss_a_suggestion(editor: Neovim) -> None:
     editor.type("ret")
     editor.await_ghost_text(STATEMENT[3:])
     editor.press("C-]")
     editor.await_no_ghost_text()
+
+
+def test_what_was_dismissed_can_be_asked_for(editor: Neovim) -> None:
+    dismiss_a_suggestion(editor)
     editor.press("M-\\")
     editor.await_ghost_text(STATEMENT[3:])
 
 
 def test_dismissed_text_stays_away_until_the_next_key(editor: Neovim) -> None:
-    editor.type("ret")
-    editor.await_ghost_text(STATEMENT[3:])
-    editor.press("C-]")
-    editor.await_no_ghost_text()
+    dismiss_a_suggestion(editor)
     editor.type("u")
     editor.await_ghost_text(STATEMENT[4:])
     assert editor.line() == "    retu"
