@@ -29,6 +29,7 @@ from specengine.drafters.adaptive import AdaptiveDrafts, PartState
 from specengine.drafters.base import DrafterSource
 from specengine.drafters.build import AUTO, auto_parts, build, recipes
 from specengine.drafters.draft_model import ModelDrafts, check_same_tokens, partner_of
+from specengine.drafters.none import NoDrafts
 from specengine.drafters.pass_times import PassTimes, known_or_measured
 from specengine.drafters.trained import declared_drafts
 from specengine.errors import (
@@ -299,8 +300,11 @@ class Engine:
             self._publish(EngineState.READY, 1.0, self._ready_detail())
 
     def _ready_detail(self) -> str:
-        summary = self.watch.summary
-        return f"{self.model} is ready" + (f"; {summary}" if summary else "")
+        summary, drafter = self.watch.summary, self._status.drafter
+        if not summary:
+            return f"{self.model} is ready"
+        is_plain = drafter != NoDrafts.name and self.watch.usable(drafter) == NoDrafts.name
+        return f"{self.model} is ready; {'speculation off because ' * is_plain}{summary}"
 
     def _shut_down(self) -> None:
         self._is_closing = True

@@ -621,7 +621,20 @@ def test_a_drafter_that_is_off_is_not_used_unless_a_request_names_it(
     engine.watch.switch_off("drafter", "suffix", "it failed")
     assert client.ask(LONG_PREFIX, drafter="suffix").drafter == "none"
     engine.close()
-    assert statuses[-1].detail.endswith("is ready; drafter suffix is off: it failed")
+    reason = "is ready; speculation off because drafter suffix is off: it failed"
+    assert statuses[-1].detail.endswith(reason)
+
+
+def test_what_drafts_besides_one_that_is_off_is_no_plain_decoding(
+    settings: EngineSettings,
+) -> None:
+    statuses: list[Status] = []
+    engine = Engine(settings, statuses.append)
+    engine.start()
+    Client(engine).ask(LONG_PREFIX)
+    engine.watch.switch_off("drafter", "eagle", "it failed")
+    engine.close()
+    assert statuses[-1].detail.endswith("is ready; drafter eagle is off: it failed")
 
 
 class BrokenDecoder(Decoder):
