@@ -65,7 +65,9 @@ class Metrics:
         )
         self._requests = counter("requests", "Requests that have ended, by how.", "result")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens, by origin.", "source")
-        self._written = counter("generation_tokens", "Tokens written.")
+        self._written = counter(
+            "generation_tokens", "Tokens written, those that step back before a cursor too."
+        )
         self._passes = counter("steps", "Forward passes after reading prompts.")
         self._seconds = Histogram(
             "specengine:phase_seconds",

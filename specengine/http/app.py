@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Final
 
@@ -51,12 +51,26 @@ def build(
     llama_cpp = llama.Llama(desk, templates)
     started = int(time.time())
 
+    def card() -> Mapping[str, object]:
+        return openai.model_card(engine.model, started, engine.settings.context_tokens)
+
     async def health(request: Request) -> Response:
         status, body = state.health(engine)
         return answer_json(body, status)
 
     async def models(request: Request) -> Response:
-        return answer_json(openai.models(engine.model, started, engine.settings.context_tokens))
+        return answer_json({"object": "list", "data": [card()]})
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name != engine.model:
+            raise Refused(
+                f"there is no model {name[:100]!a}.",
+                hint=f"The one that runs is {engine.model}.",
+                reason="model_not_found",
+                status=404,
+            )
+        return answer_json(card())
 
     async def props(request: Request) -> Response:
         return answer_json(llama_cpp.props())
@@ -89,6 +103,7 @@ def build(
             Route("/completion", completion, methods=post),
             Route("/completions", completion, methods=post),
             Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
             Route("/models", models),
             Route("/props", props),
             Route("/health", health),

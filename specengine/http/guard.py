@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specengine.errors import Refused
 from specengine.http.problems import MAX_HEAD_BYTES, answer_error
 
-OPEN_PATHS: Final = frozenset({"/", "/health"})
+OPEN_PATHS: Final = frozenset({"/", "/health", "/v1/health"})
 """Without a key: what probes ask, and the page, which holds no data and asks for the key."""
 
 

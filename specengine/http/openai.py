@@ -215,16 +215,15 @@ class Completions:
         return {"usage": usage, "timings": timings(outcomes)}
 
 
-def models(model: str, created: int, context_tokens: int) -> Mapping[str, object]:
-    """Return the answer to ``/v1/models``: the one that runs."""
-    entry = {
+def model_card(model: str, created: int, context_tokens: int) -> Mapping[str, object]:
+    """Return what ``/v1/models`` tells of the one that runs."""
+    return {
         "id": model,
         "object": "model",
         "created": created,
         "owned_by": "specengine",
         "meta": {"n_ctx": context_tokens},
     }
-    return {"object": "list", "data": [entry]}
 
 
 def _refuse_what_is_missing(body: CompletionBody) -> None:

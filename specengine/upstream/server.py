@@ -40,6 +40,9 @@ MAX_NAME_CHARS: Final = 100
 CLOSING_S: Final = 0.1
 """Between the mark of the end and the end itself."""
 
+USAGE_S: Final = 0.5
+"""Between the end of the text and that mark: the tokens are told in it, and nothing is computed."""
+
 COUNTERS_EVERY_S: Final = 5.0
 KEEP_ALIVE_S: Final = 60.0
 
@@ -146,6 +149,7 @@ class Server:
         on_event: Callable[[Event], bool],
     ) -> None:
         reader, now = EventReader(), asyncio.get_running_loop().time
+        gap_s = self._options.limits.gap_s
         async for received in response.aiter_raw():
             for data in reader.feed(received):
                 if data == END:
@@ -157,8 +161,10 @@ class Server:
                 progress.has_text = progress.has_text or bool(event.text)
                 if not on_event(event):
                     return
-                if progress.has_text:
-                    timer.reschedule(now() + self._options.limits.gap_s)
+                if event.finish is not None:
+                    gap_s = min(gap_s, USAGE_S)
+                if progress.has_text or event.finish is not None:
+                    timer.reschedule(now() + gap_s)
 
     async def refresh_counters(self) -> None:
         """Read what the server counts, not more often than makes sense; it need not have any."""

@@ -117,7 +117,7 @@ def test_the_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
     assert compared == [(KEY.encode(), KEY.encode())]
 
 
-@pytest.mark.parametrize("path", ["/", "/health"])
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/health"])
 def test_probes_and_the_page_need_no_key(path: str) -> None:
     assert refusal(Rules(api_key=KEY), path) == 0
 

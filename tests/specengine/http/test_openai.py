@@ -352,6 +352,10 @@ def test_the_one_model_is_listed(play: Play, tiny_engine: Engine) -> None:
     async def scene(port: int) -> None:
         async with client(port) as asking:
             listed = [model async for model in asking.models.list()]
-        assert [model.id for model in listed] == [tiny_engine.model]
+            assert [model.id for model in listed] == [tiny_engine.model]
+            assert await asking.models.retrieve(tiny_engine.model) == listed[0]
+            with pytest.raises(openai.NotFoundError, match=tiny_engine.model) as caught:
+                await asking.models.retrieve("org/gpt")
+            assert caught.value.code == "model_not_found"
 
     play(scene, tiny_engine)

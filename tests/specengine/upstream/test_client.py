@@ -362,11 +362,11 @@ def test_answer_is_whole_once_the_server_has_said_how_it_ends(end: Answer):
     whole = replace(end, body=(text("a"), text("", "length"), *end.body))
 
     async def scene(client: UpstreamClient, upstream: ScriptedUpstream, clock: Clock) -> None:
-        done = await ask(client)
+        done = await asyncio.wait_for(ask(client), timeout=10)
         assert (done.text, done.stop_reason) == ("a", StopReason.LENGTH)
         assert len(upstream.seen) == 1
 
-    against(whole, scene=scene, limits=Limits(gap_s=SHORT_S))
+    against(whole, scene=scene, limits=Limits(first_text_s=60, gap_s=60, total_s=60))
 
 
 @pytest.mark.parametrize(
