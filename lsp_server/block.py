@@ -33,9 +33,17 @@ INDENTED_CONTINUATIONS: Final = words("else elif except finally")
 _CLOSING_WORDS: Final = words("end fi done esac elif elseif elsif rescue ensure until")
 """The same, in a language without a grammar; there they end blocks, as "}" does elsewhere."""
 
+_QUERIES: Final = words("select insert update delete with")
+_CLAUSES: Final = words(
+    "from where and or on join inner left right full cross group order having limit offset union "
+    "set values returning"
+)
+"""What goes on with a statement that begins with one of those, in capitals or not."""
+
 _CLOSING_TAG: Final = b"</"
 _DOCSTRING_QUOTES: Final = ('"""', "'''")
 _REST_IS_CLOSERS: Final = re.compile(r"[\s)\]}>\"'`;,]*")
+_FIRST_WORD: Final = re.compile(rb"\w*")
 _WORD_OR_SIGN: Final = re.compile(r"\w+|[^\w\s]")
 
 
@@ -217,6 +225,8 @@ class _Search:
         known = INDENTED_CONTINUATIONS if self.is_indented else CONTINUATIONS
         if self.site.grammar is None:
             known |= _CLOSING_WORDS
+            if _first_word(self.data[walk.start :]) in _QUERIES:
+                known, text = known | _CLAUSES, text.lower()
             if _CLOSING_TAG.startswith(self.data[token.start : token.start + 2]):
                 return True
         if token.end < len(self.data):
@@ -325,3 +335,8 @@ def _is_in_string(node: Node | None) -> bool:
             return True
         parent = parent.parent
     return False
+
+
+def _first_word(data: bytes) -> str:
+    word = _FIRST_WORD.match(data)
+    return word[0].decode(errors="replace").lower() if word else ""
