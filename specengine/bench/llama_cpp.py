@@ -16,9 +16,11 @@ import json
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -39,6 +41,9 @@ and drafts the 10 that stand behind them there. By default llama.cpp looks for 1
 
 NGRAM: Final = f"ngram_simple {DRAFT_TOKENS}"
 """What rows call it."""
+
+SYSTEM_INFO: Final = "system_info"
+"""Stands in the line of a program's log that tells what it was compiled to use."""
 
 POLL_S: Final = 0.05
 
@@ -91,8 +96,8 @@ def serving(recipe: Recipe) -> Generator[tuple[LlamaCppContestant, str, int | No
     Raises:  EngineUnavailable.
     """
     if recipe.binary:
-        with _server_program(recipe) as (ask, pid):
-            yield LlamaCppContestant(ask, recipe.drafter), SERVER, pid
+        with _server_program(recipe) as (ask, pid, features):
+            yield LlamaCppContestant(ask, recipe.drafter), f"{SERVER} {features}".rstrip(), pid
         return
     package = importlib.import_module(PACKAGE)
     server = package.Server(_parameters(package, recipe))
@@ -187,21 +192,30 @@ def _features(info: str) -> str:
 
 
 @contextmanager
-def _server_program(recipe: Recipe) -> Generator[tuple[Asker, int]]:
+def _server_program(recipe: Recipe) -> Generator[tuple[Asker, int, str]]:
     manual = subprocess.run([recipe.binary, "--help"], capture_output=True, text=True, check=False)
     options = server_options(recipe, manual.stdout)
     host, port = "127.0.0.1", _free_port()
     command = [recipe.binary, *options, "--host", host, "--port", str(port)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        while not _is_ready(host, port):
-            if process.poll() is not None:
-                raise EngineUnavailable(f"{recipe.binary} ended with {process.returncode}.")
-            time.sleep(POLL_S)
-        yield asking(host, port), process.pid
-    finally:
-        process.kill()
-        process.wait()
+    with tempfile.TemporaryDirectory() as folder, (file := Path(folder, "log")).open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            while not _is_ready(host, port):
+                if process.poll() is not None:
+                    raise EngineUnavailable(f"{recipe.binary} ended with {process.returncode}.")
+                time.sleep(POLL_S)
+            yield asking(host, port), process.pid, _told_features(file)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _told_features(log: Path) -> str:
+    """Return the features of the line that a program prints of them when it starts."""
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    return _features(next((line for line in lines if SYSTEM_INFO in line), ""))
 
 
 def _is_ready(host: str, port: int) -> bool:

@@ -29,6 +29,8 @@ if "--help" in sys.argv:
     sys.exit()
 if "/broken.gguf" in sys.argv:
     sys.exit(3)
+print("system_info: n_threads = 2 (of 2) | CPU : SSE3 = 1 | AMX_INT8 = 0 | AVX512 = 1 | ")
+sys.stdout.flush()
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -211,7 +213,7 @@ def test_program_is_started_asked_and_ended(server_program: str) -> None:
         assert contestant.write([1, 2, 3], 8).token_ids == (9,) * 8
         with pytest.raises(EngineUnavailable, match=r"answers 400.*too many"):
             contestant.write([1, 2, 3], 9)
-        assert build == "llama-server"
+        assert build == "llama-server SSE3 AVX512"
         assert pid is not None
     with pytest.raises(EngineUnavailable, match="does not answer"):
         contestant.write([1, 2, 3], 8)
