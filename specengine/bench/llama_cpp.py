@@ -42,6 +42,9 @@ and drafts the 10 that stand behind them there. By default llama.cpp looks for 1
 NGRAM: Final = f"ngram_simple {DRAFT_TOKENS}"
 """What rows call it."""
 
+LOG_SYSTEM_INFO: Final = 4
+"""With fewer words newer versions leave that line out."""
+
 SYSTEM_INFO: Final = "system_info"
 """Stands in the line of a program's log that tells what it was compiled to use."""
 
@@ -139,6 +142,7 @@ def server_options(recipe: Recipe, manual: str) -> list[str]:
         ("--threads-batch", recipe.threads),
         ("--parallel", 1),
         ("--cache-ram", 0),
+        ("--log-verbosity", LOG_SYSTEM_INFO),
     ):
         options += [name, str(value)] if name in manual else []
     if recipe.drafter == NGRAM:

@@ -18,7 +18,7 @@ from tests.specengine.models.tiny_gguf import TinyGguf
 RECIPE = Recipe("llama.cpp", "Q4_1", "none", "/model.gguf", 2, 512)
 TIMINGS = {"prompt_n": 3, "prompt_ms": 6.0, "predicted_n": 8, "predicted_ms": 14.0}
 NEW_MANUAL = """
---threads N --threads-batch N --parallel N --cache-ram N
+--threads N --threads-batch N --parallel N --cache-ram N --log-verbosity N
 --spec-type none,ngram-cache,ngram-simple --spec-ngram-simple-size-n N --spec-ngram-simple-size-m N
 """
 SERVER = """#!{python}
@@ -102,7 +102,8 @@ def test_program_is_told_only_what_its_version_knows() -> None:
     new = server_options(RECIPE, NEW_MANUAL)
     assert new[:4] == ["-m", "/model.gguf", "-c", "512"]
     assert new[4:] == [
-        *("--threads", "2", "--threads-batch", "2", "--parallel", "1", "--cache-ram", "0")
+        *("--threads", "2", "--threads-batch", "2", "--parallel", "1", "--cache-ram", "0"),
+        *("--log-verbosity", "4"),
     ]
     assert "--cache-ram" not in server_options(RECIPE, "--threads N")
 
