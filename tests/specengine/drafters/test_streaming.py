@@ -18,10 +18,7 @@ from specengine.heads.head import Head
 from specengine.models.graphs import GraphDecoder, run_again
 from specengine.models.load import TensorReader
 from specengine.models.target import Rows, Tap
-from specengine.models.targets import Precision
-from specengine.sampling import Sampling
 from tests.specengine.drafters.tiny_sessions import (
-    PREFIX,
     AnyDecoder,
     Noting,
     assert_stored_as_if_nothing_was_drafted,
@@ -39,11 +36,6 @@ from tests.specengine.tiny import (
 
 TINY = tiny_architecture()
 IDS = [5, 40, 9, 77, 120, 33, 8, 61]
-WISHES = (
-    Sampling(),
-    Sampling(temperature=0.8, seed=3),
-    Sampling(temperature=0.8, seed=3, method="rejection"),
-)
 
 
 @pytest.fixture(params=["torch", "native"])
@@ -73,46 +65,6 @@ def drafted(
     draft = drafter.propose(IDS[: num_known + 1], max_tokens)
     assert draft is not None
     return draft
-
-
-@pytest.mark.parametrize("sampling", WISHES[:2])
-def test_the_text_is_the_target_s_own(decoder: AnyDecoder, sampling: Sampling) -> None:
-    plain = run(session_of(models_of(decoder), NoDrafts(), sampling=sampling))
-    models, source = models_of(decoder), source_of(decoder)
-    for prefix in (PREFIX, PREFIX, PREFIX + "urn"):  # cold, then on stored rows
-        session = session_of(models, source, prefix, sampling)
-        written = run(session)
-        assert session.counts.drafted > session.counts.accepted
-        if prefix == PREFIX:
-            assert written == plain
-
-
-@pytest.mark.parametrize("precision", ["bfloat16", "int4", "int8"])
-def test_it_runs_in_the_precision_of_the_target(precision: Precision) -> None:
-    decoder = tiny_decoder(precision=precision)
-    plain = run(session_of(models_of(decoder), NoDrafts()))
-    session = session_of(models_of(decoder), source_of(decoder))
-    assert run(session) == plain
-    assert session.counts.drafted > 0
-
-
-@pytest.mark.parametrize("sampling", WISHES)
-def test_what_is_stored_has_the_bits_of_plain_decoding(
-    decoder: AnyDecoder, sampling: Sampling
-) -> None:
-    models = models_of(decoder)
-    session = session_of(models, source_of(decoder), sampling=sampling)
-    run(session)
-    assert session.counts.drafted > 0
-    assert_stored_as_if_nothing_was_drafted(models, session)
-
-
-def test_with_rejection_a_seed_gives_one_text_and_nothing_is_drawn(decoder: AnyDecoder) -> None:
-    """What is chosen, not drawn, has no law: the verdict then keeps the target's distribution."""
-    source = source_of(decoder)
-    texts = {run(session_of(models_of(decoder), source, sampling=WISHES[2])) for _ in range(2)}
-    assert len(texts) == 1
-    assert all(draft.laws == () for draft in source.drafts)
 
 
 def test_a_cancel_behind_a_draft_leaves_nothing(decoder: AnyDecoder) -> None:
