@@ -8,6 +8,7 @@ Text is LF throughout; ``with_line_ends`` restores what the document uses. Pure 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +29,7 @@ class Processed:
 
 CLOSERS: Final = frozenset(")]}>\"'`;,")
 _PAIRS: Final = {")": "(", "]": "[", "}": "{"}
-_CLOSING_LINE: Final = re.compile(r"[\s)\]}>\"'`;,]*")
+_WORDLESS: Final = re.compile(r"\s*[^\w\s(\[{<][^\w(\[{<]*")
 _MEANINGLESS: Final = re.compile(r"[\s#/*.\-_=<>!~\\]*")
 
 
@@ -66,12 +67,14 @@ def end_at_next_line(text: str, place: Place) -> str:
 
 
 def drop_duplicate_of_next_line(text: str, place: Place) -> str:
-    """Drop a last line that is the beginning of the line below, cut short by the length limit."""
-    lines = text.split("\n")
-    last = lines[-1].rstrip()
-    target = place.next_lines[0] if place.next_lines else ""
-    is_copy = len(last.strip()) >= 3 and target.startswith(last)
-    return "\n".join(lines[:-1]) if is_copy and len(lines) > 1 else text
+    """Drop last lines that are those below, the very last one cut short by the length limit."""
+    lines = [line.rstrip() for line in text.split("\n")]
+    for size in range(min(len(lines) - 1, len(place.next_lines)), 0, -1):
+        *whole, last = lines[-size:]
+        below = [line.rstrip() for line in place.next_lines[:size]]
+        if len(last.strip()) >= 3 and whole == below[:-1] and below[-1].startswith(last):
+            return "\n".join(text.split("\n")[:-size])
+    return text
 
 
 def drop_overlap_with_rest(text: str, place: Place) -> str:
@@ -94,19 +97,24 @@ def drop_overlap_with_rest(text: str, place: Place) -> str:
 
 
 def drop_closers_below(text: str, place: Place) -> str:
-    """Drop last lines of closing brackets that stand below with the same indentation.
+    """End before a line that closes what the line below, indented alike, closes already.
 
-    Of the last one, more may stand there: a block's text ends with its own "}" before "});".
+    More may stand there: a block's text ends with its own "}" before "});". What the text has
+    opened itself it closes itself. Lines without a word, such as the end of a comment, are dropped
+    only where the text ends with them.
     """
     lines = text.rstrip().split("\n")
     below = [line.rstrip() for line in place.next_lines]
-    for size in range(min(len(lines), len(below)), 0, -1):
-        tail = [line.rstrip() for line in lines[-size:]]
-        if size == len(lines):
-            tail[0] = (place.before + tail[0]).rstrip()
-        is_there = tail[:-1] == below[: size - 1] and below[size - 1].startswith(tail[-1])
-        if is_there and all(_is_closing(line) for line in tail):
-            return "\n".join(lines[:-size])
+    whole = [(place.before + lines[0]).rstrip(), *(line.rstrip() for line in lines[1:])]
+    for index, line in enumerate(whole):
+        is_candidate = _is_wordless(line) and lines[index].strip()
+        if not below or not is_candidate or not _stands_in(line, below[0]):
+            continue
+        brackets = [char for char in lines[index] if char in _PAIRS]
+        surplus = _surplus_closers("\n".join(lines[: index + 1]))
+        is_there = _is_subsequence(brackets, surplus) if brackets else _are_in(whole[index:], below)
+        if is_there:
+            return drop_closers_below("\n".join(lines[:index]), place)
     return text
 
 
@@ -196,8 +204,21 @@ def _apply(rules: tuple[Rule, ...], text: str, place: Place) -> str:
     return text
 
 
-def _is_closing(line: str) -> bool:
-    return bool(line.strip()) and _CLOSING_LINE.fullmatch(line) is not None
+def _is_wordless(line: str) -> bool:
+    """Whether a line holds signs only, and opens nothing."""
+    return _WORDLESS.fullmatch(line) is not None
+
+
+def _stands_in(line: str, below: str) -> bool:
+    """Whether a line below begins with this one, which may end its statement as well."""
+    return below.startswith(line) or (line.startswith(below) and line[len(below) :] in (";", ","))
+
+
+def _are_in(lines: list[str], below: list[str]) -> bool:
+    """Whether lines without a word are the next ones below; of the last, more may stand there."""
+    num = len(lines)
+    is_there = len(below) >= num and lines[:-1] == below[: num - 1]
+    return is_there and _stands_in(lines[-1], below[num - 1]) and all(map(_is_wordless, lines))
 
 
 def _first_telling(lines: tuple[str, ...]) -> list[str]:
@@ -246,6 +267,6 @@ def _num_loose(line: str, char: str) -> int:
     return line.count(char) % 2 if char in "\"'`" else line.count(char)
 
 
-def _is_subsequence(part: str, whole: str) -> bool:
+def _is_subsequence(part: Iterable[str], whole: Iterable[str]) -> bool:
     remaining = iter(whole)
     return all(char in remaining for char in part)

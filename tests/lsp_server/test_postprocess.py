@@ -106,6 +106,17 @@ def test_cut_copy_of_the_line_below_is_dropped():
     assert drop_duplicate_of_next_line("x = 1\nr", below) == "x = 1\nr"
 
 
+def test_copy_of_several_lines_below_is_dropped_when_its_last_line_is_cut():
+    below = place(" * ", "", " */", "function f() {")
+    assert drop_duplicate_of_next_line("a\n */\nfunction f", below) == "a"
+    assert drop_duplicate_of_next_line("a\n *\nfunction f", below) == "a\n *\nfunction f"
+
+
+def test_line_of_the_cursor_is_not_dropped_with_an_empty_text():
+    assert drop_closers_below("\n *", place(" *", "", " *", " * b")) == ""
+    assert drop_closers_below("", place("}", "", "}")) == ""
+
+
 @pytest.mark.parametrize(
     ("text", "rest", "expected"),
     [
@@ -148,6 +159,15 @@ def test_text_does_not_repeat_the_rest_of_the_line(text: str, rest: str, expecte
         ("  ", "a();\n});", ["}"], "a();\n});"),
         ("", "}", ["}"], ""),
         ("", "x = [", ["]"], "x = ["),
+        ("  ", "a();\n});", ["})"], "a();"),
+        ("  ", "a();\n}\nb();", ["}"], "a();"),
+        ("  ", "a();\n} else {\n  b();\n}\nc();", ["}"], "a();\n} else {\n  b();"),
+        ("v", "oid f() {\n  a();\n}", ["}  // namespace"], "oid f() {\n  a();\n}"),
+        ("void f(", "int a) {\n  b();\n}", ["}"], "int a) {\n  b();\n}"),
+        ("  ", "a();\n};", ["}"], "a();"),
+        (" * ", "a\n */", [" */", "b"], "a"),
+        (" * ", "a\n *\n * b\n *", [" *", " * c"], "a\n *\n * b"),
+        ("# ", "a\n#", ["#", "# b"], "a"),
     ],
 )
 def test_closing_lines_below_are_not_repeated(

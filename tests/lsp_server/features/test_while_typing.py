@@ -199,6 +199,23 @@ def test_block_that_the_editor_closes_meanwhile_is_not_closed_again(tmp_path: Pa
     play(tmp_path, scene)
 
 
+def test_block_that_the_editor_closes_ends_a_text_that_goes_on_behind_it(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.state.settings = replace(
+            stage.state.settings, completion=CompletionSettings(alternatives=1)
+        )
+        stage.open("f()\nif (x) ", language="javascript")
+        answer = stage.ask(1, 7, kind=INVOKED)
+        (await stage.engine.next_request()).answer("{\n  a();\n}\nb();")
+        assert texts(await answer) == ["{\n  a();\n}\nb();"]
+        stage.insert(1, 7, "{}")
+        stage.insert(1, 8, "\n  \n")
+        assert texts(await stage.ask(2, 2)) == ["a();"]
+
+    play(tmp_path, scene)
+
+
 def test_going_back_shows_what_was_shown(tmp_path: Path):
     async def scene(stage: Stage) -> None:
         await stage.connect()
