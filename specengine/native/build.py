@@ -119,14 +119,18 @@ def _compiled(variant: Variant, folder: Path) -> Path | None:
     if compiler is None:
         logger.info("There is no C compiler, so no native pass.")
         return None
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
-        made = Path(scratch) / target.name
-        output = _run([compiler, *command, "-o", str(made), str(SOURCE), "-lm"])
-        if output is not None:
-            logger.warning("%s did not compile for %s:\n%s", SOURCE.name, variant.name, output)
-            return None
-        os.replace(made, target)  # whole or not at all, whoever else compiles it too
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
+            made = Path(scratch) / target.name
+            output = _run([compiler, *command, "-o", str(made), str(SOURCE), "-lm"])
+            if output is not None:
+                logger.warning("%s did not compile for %s:\n%s", SOURCE.name, variant.name, output)
+                return None
+            os.replace(made, target)  # whole or not at all, whoever else compiles it too
+    except OSError as error:
+        logger.warning("no native pass can be kept in %s: %s", folder, error)
+        return None
     return target
 
 
@@ -134,7 +138,12 @@ def _run(command: Iterable[str]) -> str | None:
     """Run a command; return its output if it fails."""
     try:
         done = subprocess.run(
-            list(command), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            list(command),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)

@@ -76,6 +76,42 @@ def test_source_that_does_not_compile_gives_no_kernel_and_leaves_nothing(
     assert "did not compile" in caplog.text
 
 
+def compiler_is(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    """Make a shell script the only compiler."""
+    file = folder / "compiler"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    monkeypatch.setattr(build, "COMPILERS", (str(file),))
+
+
+def test_a_folder_that_cannot_be_made_gives_no_kernel(
+    tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the cache is read-only: the model runs all the same, by torch."""
+    (tmp_path / "file").touch()
+    assert best_kernel(tmp_path / "file" / "native") is None
+    assert "no native pass can be kept in" in caplog.text
+
+
+def test_a_compiler_that_writes_nothing_gives_no_kernel(
+    tmp_path: Path, source: Path, variant: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler_is(monkeypatch, tmp_path, "exit 0")
+    assert load_kernel(variant, tmp_path / "native") is None
+
+
+def test_a_compiler_may_complain_in_any_encoding(
+    tmp_path: Path,
+    source: Path,
+    variant: Variant,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    compiler_is(monkeypatch, tmp_path, r"printf 'caf\351' >&2; exit 1")
+    assert load_kernel(variant, tmp_path / "native") is None
+    assert "caf\N{REPLACEMENT CHARACTER}" in caplog.text
+
+
 def test_a_unit_that_the_system_keeps_to_itself_is_not_used(
     tmp_path: Path, source: Path, variant: Variant
 ) -> None:
