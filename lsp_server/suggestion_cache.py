@@ -43,12 +43,18 @@ class SuggestionCache:
     def find(self, prompt: Prompt) -> Suggestion | None:
         """Return what remains of a stored suggestion at this prompt, newest first.
 
-        An empty text means that the model has nothing to say here.
+        What stood on the screen last gives way only to a text that goes on from it. An empty text
+        means that the model has nothing to say here.
         """
+        newest: Suggestion | None = None
         for suggestion in self._suggestions:
-            if (remainder := remaining(suggestion, prompt)) is not None:
-                return replace(suggestion, prompt=prompt, text=remainder)
-        return None
+            if (remainder := remaining(suggestion, prompt)) is None:
+                continue
+            found = replace(suggestion, prompt=prompt, text=remainder)
+            newest = newest or found
+            if found.is_shown:
+                return newest if newest.text.startswith(remainder) else found
+        return newest
 
     def clear(self) -> None:
         """Forget all."""

@@ -144,12 +144,13 @@ class _Request:
             view = await self._view(opened, snapshot, selected, ticket)
         if ticket.superseded.done():
             return self._superseded(ticket)
-        if run is not None:
-            return await self._follow(run, view, ticket)
         cached = session.find_cached(view.prompt) if self._follows_typing else None
-        if cached is not None and cached.text.startswith(view.forced):
-            return self._finish_cached(view, cached)
-        return await self._ask(view, ticket)
+        if cached is not None and not cached.text.startswith(view.forced):
+            cached = None
+        # Lines on the screen stay there while the run writes the rest.
+        if run is not None and not (cached is not None and cached.is_shown):
+            return await self._follow(run, view, ticket)
+        return self._finish_cached(view, cached) if cached else await self._ask(view, ticket)
 
     @property
     def _is_invoked(self) -> bool:

@@ -48,6 +48,14 @@ def test_newest_suggestion_wins():
     assert found(cache, "abc") == "d"
 
 
+@pytest.mark.parametrize(("newer", "expected"), [("bcdef", "bcdef"), ("bc", "bcd"), ("x", "bcd")])
+def test_what_is_on_the_screen_stays_or_grows(newer: str, expected: str):
+    cache = SuggestionCache()
+    cache.store(Suggestion(Prompt("a", ""), "bcd", is_shown=True))
+    cache.store(Suggestion(Prompt("a", ""), newer))
+    assert found(cache, "a") == expected
+
+
 def test_oldest_suggestion_makes_room():
     cache = SuggestionCache(capacity=2)
     for name in "abc":

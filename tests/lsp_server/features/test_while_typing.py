@@ -447,6 +447,29 @@ def test_slow_answer_is_shown_when_it_comes(tmp_path: Path):
     play(tmp_path, scene)
 
 
+def test_lines_on_the_screen_stay_while_the_rest_is_written(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        completion = CompletionSettings(patience_ms=1, look_ahead=False)
+        stage.state.settings = replace(stage.state.settings, completion=completion)
+        await stage.connect()
+        stage.open("def f():\n    ")
+        answer = stage.ask(1, 4)
+        request = await stage.engine.next_request()
+        request.write("a = 1\n    b")
+        assert texts(await answer) == ["a = 1"]
+        patient = replace(completion, patience_ms=3_600_000)
+        stage.state.settings = replace(stage.state.settings, completion=patient)
+        stage.insert(1, 4, "a")
+        assert texts(await stage.ask(1, 5)) == [" = 1"]
+        stage.insert(1, 5, " = 1")
+        answer = stage.ask(1, 9)
+        request.answer("()\n\nc")
+        assert texts(await answer) == ["\n    b()"]
+        assert stage.engine.num_requests == 1
+
+    play(tmp_path, scene)
+
+
 def test_answer_stays_on_its_line(tmp_path: Path):
     """An item whose range spans lines is not shown at all."""
 
