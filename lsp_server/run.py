@@ -82,6 +82,8 @@ class Run:
         self._is_sent = False
         self._is_ended = False
         self._num_chunks = 0
+        self._held_back = ""
+        """A carriage return, until the next chunk tells whether it is half a line end."""
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="engine-run")
 
     @property
@@ -175,7 +177,9 @@ class Run:
         if not self.is_running:
             return
         self._num_chunks += 1
-        self.text += to_lf(chunk.text)
+        piece = self._held_back + chunk.text
+        self._held_back = "\r" if piece.endswith("\r") else ""
+        self.text += to_lf(piece.removesuffix("\r"))
         if (end := self._end()) is not None:
             self.text = self.text[:end]
             self._is_ended = True
