@@ -18,6 +18,8 @@ from specengine.models.architecture import Architecture
 
 BYTES_PER_WEIGHT: Final = {"int4": 0.625, "int8": 1.0, "bfloat16": 2.0, "float32": 4.0}
 """A group of 32 in 4 bits has two numbers of 16 bits beside it."""
+EMBEDDING_BYTES: Final = 2
+"""Of one number of an embedding that is not part of the products, as it is read, not multiplied."""
 WEIGHT_FILES: Final = (".safetensors", ".bin", ".pt")
 DEVICE_SPARE: Final = 768 * 2**20
 """On an accelerator: its libraries, logits, and captured graphs."""
@@ -52,7 +54,7 @@ class Need:
         kv_type = torch.float32 if precision == "float32" else torch.bfloat16
         kv = KVShape(sizes.num_layers, sizes.num_kv_heads, sizes.head_dim, kv_type, device)
         return cls(
-            weights=round(sizes.num_parameters * BYTES_PER_WEIGHT[precision]),
+            weights=_weight_bytes(sizes, precision),
             per_position=kv.num_bytes(TILE) // TILE,
             sequences=sequences,
             spare=0 if device.type == "cpu" else DEVICE_SPARE,
@@ -116,6 +118,15 @@ def free_bytes(device: torch.device) -> int | None:
         return None
     fields = dict(line.split(":", 1) for line in lines)
     return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def _weight_bytes(sizes: Architecture, precision: str) -> int:
+    """Return the bytes of all weights; in 8 and 4 bits the embedding stays in 16."""
+    products, embedding = sizes.num_parameters, 0
+    if BYTES_PER_WEIGHT[precision] < EMBEDDING_BYTES:
+        embedding = sizes.vocab_size * sizes.hidden_size
+        products -= 0 if sizes.has_tied_embeddings else embedding
+    return round(products * BYTES_PER_WEIGHT[precision]) + embedding * EMBEDDING_BYTES
 
 
 def _way_out(need: Need, free: int) -> str:

@@ -24,15 +24,22 @@ SIZES = tiny_architecture()
 PER_POSITION = 2 * SIZES.num_layers * SIZES.num_kv_heads * SIZES.head_dim
 
 
+@pytest.mark.parametrize("is_tied", [True, False])
 @pytest.mark.parametrize(
     ("precision", "bytes_per_weight", "bytes_per_value"),
     [("float32", 4, 4), ("bfloat16", 2, 2), ("int8", 1, 2), ("int4", 0.625, 2)],
 )
 def test_weights_and_every_position_of_every_sequence_count(
-    precision: str, bytes_per_weight: float, bytes_per_value: int
+    precision: str, bytes_per_weight: float, bytes_per_value: int, is_tied: bool
 ) -> None:
-    need = Need.of(SIZES, precision, CPU, Sequences(3, 100))
-    assert need.weights == round(SIZES.num_parameters * bytes_per_weight)
+    sizes = tiny_architecture(has_tied_embeddings=is_tied)
+    embedding = sizes.vocab_size * sizes.hidden_size
+    products = sizes.num_parameters - (0 if is_tied else embedding)
+    # In 8 and 4 bits a tied head is no longer the embedding, which stays in 16.
+    own = 0 if is_tied and bytes_per_weight >= 2 else embedding
+    own_bytes = own * max(2, round(bytes_per_weight))
+    need = Need.of(sizes, precision, CPU, Sequences(3, 100))
+    assert need.weights == round(products * bytes_per_weight) + own_bytes
     assert need.kv == 300 * PER_POSITION * bytes_per_value
     assert need.total == need.weights + need.kv
 
