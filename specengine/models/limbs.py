@@ -14,6 +14,8 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 
+from specengine.errors import LoadError
+
 LARGEST: Final = 32512.0
 """Of the 16-bit integers: 127 * 256, so that the high limb has 8 bits."""
 LEAST_ROWS: Final = 32
@@ -60,10 +62,16 @@ class LimbLinear:
 
 
 def to_integers(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a weight [N, K] as 8-bit integers, the largest of each output 127, and scales [N]."""
+    """Return a weight [N, K] as 8-bit integers, the largest of each output 127, and scales [N].
+
+    Raises:  LoadError when a value is no number: integers would hide it.
+    """
     # Each new tensor of this size costs as much as what is computed in it.
     wide = weight.to(torch.float32, copy=True)
     least, most = wide.aminmax(dim=1)
     scales = torch.maximum(-least, most) / 127
+    if not bool(scales.isfinite().all()):
+        size = " x ".join(map(str, weight.shape))
+        raise LoadError(f"a weight of {size} holds values that are no numbers.")
     divisors = scales.clamp_min(torch.finfo(torch.float32).tiny)
     return wide.div_(divisors[:, None]).round_().to(torch.int8), scales

@@ -63,6 +63,9 @@ class TensorReader:
         tensor = self._get(name)
         if tuple(tensor.shape) != shape:
             raise LoadError(f"{name} has shape {tuple(tensor.shape)}; config.json wants {shape}.")
+        # Few numbers; those of matrices are looked at where they are made integers.
+        if tensor.dim() == 1 and not bool(tensor.float().isfinite().all()):
+            raise LoadError(f"{name} holds values that are no numbers.")
         return tensor
 
     def _get(self, name: str) -> torch.Tensor:

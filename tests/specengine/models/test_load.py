@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,25 @@ def test_misshapen_weight_is_named_with_both_shapes(name: str) -> None:
     given = (wanted[0] - 1, *wanted[1:])
     expected = f"{name} has shape {given}; config.json wants {wanted}."
     assert refused(architecture, tensors) == expected
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "name", ["model.norm.weight", *(name for name in tiny_tensors(QWEN2) if "bias" in name)]
+)
+def test_norm_or_bias_that_is_no_number_is_named(name: str, value: float) -> None:
+    tensors = tiny_tensors(QWEN2)
+    tensors[name][3] = value
+    assert refused(QWEN2, tensors) == f"{name} holds values that are no numbers."
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_integers_hide_no_value_that_is_no_number(value: float) -> None:
+    """Attention and limbs of the native pass would go on with it as with any number."""
+    tensors = tiny_tensors(ONE_LAYER)
+    tensors["model.layers.0.self_attn.v_proj.weight"][3, 5] = value
+    with pytest.raises(LoadError, match=r"a weight of 128 x 64 holds values that are no numbers"):
+        decoder_from(ONE_LAYER, tensors, "int8")
 
 
 @pytest.mark.parametrize(
