@@ -51,12 +51,13 @@ def _menu_item(
     is_cut = len(first_line) > LABEL_CHARS or "\n" in text.strip()
     return types.CompletionItem(
         label=first_line[:LABEL_CHARS] + ("…" if is_cut else ""),
-        kind=types.CompletionItemKind.Snippet,
+        kind=types.CompletionItemKind.Text,  # Helix reads a snippet as one, whatever its format
         detail="SpecEngine",
         documentation=text if is_cut else None,
         filter_text=first_line,
         sort_text=" ",
         insert_text_format=types.InsertTextFormat.PlainText,
+        insert_text_mode=types.InsertTextMode.AsIs,
         text_edit=types.TextEdit(types.Range(document.position(start), given.end), text),
         command=item.command,
     )

@@ -49,6 +49,21 @@ def test_long_item_is_cut_in_the_menu_and_whole_beside_it(tmp_path: Path):
     play(tmp_path, scene)
 
 
+def test_item_is_put_in_as_it_stands(tmp_path: Path):
+    """Helix reads an item of the kind snippet as one, whatever its format: it indents each line
+    once more and takes `$x` for a place to fill in. Others indent lines unless they are told."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.connect()
+        stage.open("def f(a):\n    \n")
+        (item,) = await menu(stage, 1, 4, "if a:\n        return '$a'")
+        assert item.kind is types.CompletionItemKind.Text
+        assert item.insert_text_format is types.InsertTextFormat.PlainText
+        assert item.insert_text_mode is types.InsertTextMode.AsIs
+
+    play(tmp_path, scene)
+
+
 def test_nothing_to_say_is_an_empty_list_that_is_asked_for_again(tmp_path: Path):
     async def scene(stage: Stage) -> None:
         params = types.CompletionParams(
