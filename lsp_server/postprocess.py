@@ -72,7 +72,9 @@ def drop_duplicate_of_next_line(text: str, place: Place) -> str:
     for size in range(min(len(lines) - 1, len(place.next_lines)), 0, -1):
         *whole, last = lines[-size:]
         below = [line.rstrip() for line in place.next_lines[:size]]
-        if len(last.strip()) >= 3 and whole == below[:-1] and below[-1].startswith(last):
+        is_opening = last == below[-1] and last.endswith(tuple(_PAIRS.values()))
+        is_telling = len(last.strip()) >= 3 or is_opening
+        if is_telling and whole == below[:-1] and below[-1].startswith(last):
             return "\n".join(text.split("\n")[:-size])
     return text
 

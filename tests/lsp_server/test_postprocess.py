@@ -112,6 +112,12 @@ def test_copy_of_several_lines_below_is_dropped_when_its_last_line_is_cut():
     assert drop_duplicate_of_next_line("a\n *\nfunction f", below) == "a\n *\nfunction f"
 
 
+def test_opening_line_below_is_not_repeated():
+    below = place("int f(int a)", "", "{", "    return a;")
+    assert drop_duplicate_of_next_line("\n{", below) == ""
+    assert drop_duplicate_of_next_line("\n    {", below) == "\n    {"
+
+
 def test_line_of_the_cursor_is_not_dropped_with_an_empty_text():
     assert drop_closers_below("\n *", place(" *", "", " *", " * b")) == ""
     assert drop_closers_below("", place("}", "", "}")) == ""
