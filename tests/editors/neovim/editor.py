@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
@@ -81,7 +82,15 @@ class Build:
         return path
 
 
-BUILDS: Final = (Build("0.11.4", "auto"), Build("0.12-dev", "auto"), Build("0.12-dev", "own"))
+def _build(name: str) -> Build:
+    """Return the build of that id."""
+    version = name.removesuffix("-own")
+    return Build(version, "auto" if version == name else "own")
+
+
+BUILDS: Final = tuple(
+    map(_build, os.environ.get("NEOVIM_BUILDS", "0.11.4 0.12-dev 0.12-dev-own").split())
+)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,11 @@ READY = r"^fake"
 TEXT = "def add(a, b):\n    \n"
 
 
-@pytest.fixture(scope="module", params=BUILDS[:2], ids=lambda build: build.id)
+@pytest.fixture(
+    scope="module",
+    params=[build for build in BUILDS if build.client == "auto"],
+    ids=lambda build: build.id,
+)
 def build(request: pytest.FixtureRequest) -> Build:
     """A build of Neovim; commands know nothing of who asks and draws."""
     return request.param
@@ -241,6 +245,6 @@ def test_the_help_has_a_tag_for_each_part(editor: Neovim) -> None:
     editor.run("helptags ALL")
     for tag in ("specengine", "specengine-settings", ":SpecEngine", "specengine-statusline"):
         editor.run(f"help {tag}")
-        editor.terminal.await_value(lambda: editor.ask("&filetype").strip(), "help".__eq__)
+        editor.terminal.await_value(lambda: editor.ask("&buftype").strip(), "help".__eq__)
         assert editor.ask("expand('%:t')").strip() == "specengine.txt"
         editor.run("helpclose")
