@@ -5,6 +5,7 @@ Whether a model gets other files is a setting; which those may be is for ``priva
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -140,7 +141,8 @@ def _may_read(state: State, other: Document, document: Document) -> bool:
     if state.rules.folders or document.path is None:
         return state.rules.is_inside(path)
     # Without a workspace the file's own folder stands for one.
-    return Path(path).resolve().is_relative_to(document.path.parent.resolve())
+    folder = os.path.realpath(document.path.parent)
+    return Path(os.path.realpath(path)).is_relative_to(folder)
 
 
 def _shown_path(state: State, document: Document) -> str:

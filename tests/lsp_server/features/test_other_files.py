@@ -207,6 +207,19 @@ def test_without_a_workspace_the_files_own_folder_is_one(tmp_path: Path, project
     play(tmp_path, scene)
 
 
+def test_without_a_workspace_a_link_to_itself_is_passed_over(tmp_path: Path, project: Path):
+    (project / "loop.py").symlink_to(project / "loop.py")
+
+    async def scene(stage: Stage) -> None:
+        stage.state.folders = []
+        stage.state.set_rules()
+        stage.open("x = 1\n", (project / "loop.py").as_uri())
+        stage.open(JOBS, (project / "jobs.py").as_uri())
+        assert ("jobs.py", JOBS) in await files_of(stage, project / "main.py")
+
+    play(tmp_path, scene)
+
+
 def test_file_that_is_not_open_is_not_read(tmp_path: Path, project: Path):
     (project / "jobs.py").write_text(JOBS)
 
