@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Final
 
 from specengine.errors import RequestError, UpstreamFailed
@@ -35,7 +36,6 @@ FIRST_PAUSE_S: Final = 0.1
 MAX_PAUSE_S: Final = 2.0
 """A server that wants to be left alone for longer is not waited for."""
 
-NOT_IMPLEMENTED: Final = 501
 _AVERAGED: Final = 0.2
 
 
@@ -161,7 +161,13 @@ class Asker:
         server.active += 1
         try:
             run.server, run.facts = server, await server.probe()
-            await self._have_answer(server, run.facts, run)
+            try:
+                await self._have_answer(server, run.facts, run)
+            except AttemptFailed as failed:
+                if failed.status != HTTPStatus.NOT_FOUND or not await server.has_other_model():
+                    raise
+                run.facts = await server.probe()
+                await self._have_answer(server, run.facts, run)
         except asyncio.CancelledError:
             # Most answers end like this: whoever reads them has had enough.
             if run.has_text_from_server:
@@ -218,7 +224,7 @@ class Asker:
         except AttemptFailed as failed:
             if reading.stop_reason is not None:
                 return reading  # the text is whole; only the usage behind it may be missing
-            is_unable = way == "infill" and failed.status == NOT_IMPLEMENTED
+            is_unable = way == "infill" and failed.status == HTTPStatus.NOT_IMPLEMENTED
             if not is_unable or self._options.way != "auto":
                 raise
             server.facts = replace(facts, has_infill=False)

@@ -119,6 +119,14 @@ class Server:
             logger.info("%s is %s with %s", self.name, self.facts.kind, self.facts.short_model)
         return self.facts
 
+    async def has_other_model(self) -> bool:
+        """Ask it anew what it is; return whether requests must name another model now.
+
+        Raises:  AttemptFailed.
+        """
+        known, self.facts = self.facts, None
+        return known is not None and (await self.probe()).model != known.model
+
     async def stream(
         self, path: str, body: Mapping[str, object], on_event: Callable[[Event], bool]
     ) -> bool:

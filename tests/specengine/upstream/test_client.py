@@ -420,6 +420,23 @@ def test_server_that_cannot_be_right_is_left_alone_at_once(answer: Answer, says:
     against(answer, scene=scene)
 
 
+def test_server_that_has_another_model_by_now_is_asked_for_that():
+    async def run() -> None:
+        async with ScriptedUpstream(
+            written("a"), refused(404), written("b"), model="old"
+        ).listening() as upstream:
+            client = await UpstreamClient.open(options(upstream))
+            assert (await ask(client)).text == "a"
+            upstream.models = ScriptedUpstream(model="new").models
+            assert (await ask(client)).text == "b"
+            assert [seen.body["model"] for seen in upstream.seen] == ["old", "old", "new"]
+            assert client.status is not None
+            assert client.status.model == "new"
+            await client.close()
+
+    play(run)
+
+
 def test_error_page_without_end_is_not_read():
     async def scene(client: UpstreamClient, upstream: ScriptedUpstream, clock: Clock) -> None:
         with pytest.raises(UpstreamFailed, match="more than"):
