@@ -15,7 +15,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -95,13 +95,13 @@ def usable_variants() -> list[Variant]:
 
 def load_kernel(variant: Variant, folder: Path) -> Kernel | None:
     """Return the kernel of an instruction set, compiled if it is not there yet, or None."""
-    file = _compiled(variant, folder)
-    if file is None:
-        return None
-    try:
-        library = ctypes.CDLL(str(file))
-    except OSError as error:
-        logger.warning("%s cannot be loaded: %s", file, error)
+    command = [*FLAGS, *variant.flags]
+    facts = repr((SOURCE.read_bytes(), command, platform.machine()))
+    file = folder / f"pass-{variant.name}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}.so"
+    library = _opened(file) if file.exists() else None
+    if library is None:
+        library = _opened(file) if _compiled(command, file) else None
+    if library is None:
         return None
     if not library.specengine_prepare():
         logger.info("the system does not let us use %s", variant.name)
@@ -109,29 +109,33 @@ def load_kernel(variant: Variant, folder: Path) -> Kernel | None:
     return Kernel(variant.name, library, *_threads())
 
 
-def _compiled(variant: Variant, folder: Path) -> Path | None:
-    compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
-    command = [*FLAGS, *variant.flags]
-    facts = repr((SOURCE.read_bytes(), command, platform.machine()))
-    target = folder / f"pass-{variant.name}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}.so"
-    if target.exists():
-        return target
-    if compiler is None:
-        logger.info("There is no C compiler, so no native pass.")
-        return None
+def _opened(file: Path) -> ctypes.CDLL | None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
-            made = Path(scratch) / target.name
-            output = _run([compiler, *command, "-o", str(made), str(SOURCE), "-lm"])
-            if output is not None:
-                logger.warning("%s did not compile for %s:\n%s", SOURCE.name, variant.name, output)
-                return None
-            os.replace(made, target)  # whole or not at all, whoever else compiles it too
+        return ctypes.CDLL(str(file))
     except OSError as error:
-        logger.warning("no native pass can be kept in %s: %s", folder, error)
+        logger.warning("%s cannot be loaded: %s", file, error)
         return None
-    return target
+
+
+def _compiled(command: Sequence[str], target: Path) -> bool:
+    """Compile to a file with the first compiler that can; return whether one could."""
+    compilers = [path for name in COMPILERS if (path := shutil.which(name))]
+    if not compilers:
+        logger.info("There is no C compiler, so no native pass.")
+        return False
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
+            made = Path(scratch) / target.name
+            for compiler in compilers:
+                output = _run([compiler, *command, "-o", str(made), str(SOURCE), "-lm"])
+                if output is None:
+                    os.replace(made, target)  # whole or not at all, whoever else compiles it too
+                    return True
+                logger.warning("%s did not compile %s:\n%s", compiler, target.stem, output)
+    except OSError as error:
+        logger.warning("no native pass can be kept in %s: %s", target.parent, error)
+    return False
 
 
 def _run(command: Iterable[str]) -> str | None:

@@ -119,15 +119,35 @@ def test_a_unit_that_the_system_keeps_to_itself_is_not_used(
     assert load_kernel(variant, tmp_path / "native") is None
 
 
-def test_a_library_that_cannot_be_loaded_gives_no_kernel(
-    tmp_path: Path, source: Path, variant: Variant
-) -> None:
+@pytest.fixture
+def damaged(tmp_path: Path, source: Path, variant: Variant) -> Path:
+    """Return the folder of a library of which a full disk has left the name."""
     load_kernel(variant, tmp_path / "native")
     (library,) = (tmp_path / "native").iterdir()
-    damaged = tmp_path / "other" / library.name
-    damaged.parent.mkdir()
-    damaged.write_bytes(b"no library")
-    assert load_kernel(variant, damaged.parent) is None
+    file = tmp_path / "other" / library.name
+    file.parent.mkdir()
+    file.touch()
+    return file.parent
+
+
+def test_a_library_that_cannot_be_loaded_is_compiled_again(damaged: Path, variant: Variant) -> None:
+    assert load_kernel(variant, damaged) is not None
+
+
+def test_a_library_that_cannot_be_loaded_gives_no_kernel_without_a_compiler(
+    damaged: Path, variant: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "COMPILERS", ("no-such-compiler",))
+    assert load_kernel(variant, damaged) is None
+
+
+def test_where_one_compiler_fails_the_next_is_asked(
+    tmp_path: Path, source: Path, variant: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compilers = build.COMPILERS
+    compiler_is(monkeypatch, tmp_path, "exit 1")
+    monkeypatch.setattr(build, "COMPILERS", (*build.COMPILERS, *compilers))
+    assert load_kernel(variant, tmp_path / "native") is not None
 
 
 def test_several_may_compile_at_once(tmp_path: Path, source: Path, variant: Variant) -> None:
