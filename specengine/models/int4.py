@@ -22,8 +22,10 @@ MIDDLE: Final = 8
 """The level that stands for a group's zero."""
 STEP: Final = 16
 """Outputs are padded by zeros to a multiple of this, as torch's kernels want it."""
-INNER_TILES: Final = 8
-"""A layout constant of torch's CUDA kernel; its CPU kernel ignores it."""
+INNER_TILES: Final = (8, 4, 2)
+"""Layouts of torch's CUDA kernel, the fastest first; its CPU kernel ignores them."""
+ROWS_AT_ONCE: Final = 2048
+"""Outputs that are rounded together: what that takes is several times their size."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +51,9 @@ class Int4Linear:
                 f"a weight of {num_out} x {num_in} has no whole groups of {GROUP} inputs.",
                 hint="Choose --precision int8.",
             )
-        padded = F.pad(weight.float(), (0, 0, 0, -num_out % STEP))
-        groups = padded.view(-1, num_in // GROUP, GROUP)
-        least, most = groups.amin(2), groups.amax(2)
-        scales = ((most - least) / LEVELS).clamp_min(torch.finfo(torch.bfloat16).tiny)
-        levels = ((groups - least[..., None]) / scales[..., None]).round().clamp(0, LEVELS)
-        both = torch.stack((scales, least + scales * MIDDLE), -1)
-        return cls(
-            num_out,
-            _packed(levels.to(torch.int32).view(-1, num_in)),
-            both.transpose(0, 1).contiguous().to(torch.bfloat16),
-            bias,
-        )
+        parts = [_rounded(rows) for rows in torch.split(weight, ROWS_AT_ONCE)]
+        packed, scales_and_zeros = zip(*parts, strict=True)
+        return cls(num_out, torch.cat(packed), torch.cat(scales_and_zeros, 1), bias)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return ``rows @ weight.T + bias`` in the precision of the rows, [T, K] to [T, N]."""
@@ -76,8 +69,27 @@ class Int4Linear:
         return result.to(rows.dtype)
 
 
+def _rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return some rows as torch's kernel wants them, and their scales and zeros."""
+    num_in = weight.shape[1]
+    padded = F.pad(weight.float(), (0, 0, 0, -len(weight) % STEP))
+    groups = padded.view(-1, num_in // GROUP, GROUP)
+    least, most = groups.amin(2), groups.amax(2)
+    scales = ((most - least) / LEVELS).clamp_min(torch.finfo(torch.bfloat16).tiny)
+    levels = ((groups - least[..., None]) / scales[..., None]).round().clamp(0, LEVELS)
+    both = torch.stack((scales, least + scales * MIDDLE), -1)
+    packed = _packed(levels.to(torch.int32).view(-1, num_in))
+    return packed, both.transpose(0, 1).contiguous().to(torch.bfloat16)
+
+
 def _packed(levels: torch.Tensor) -> torch.Tensor:
+    tiles = inner_tiles(levels.shape[1])
     if levels.device.type == "cpu":
-        return torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, INNER_TILES)
+        return torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, tiles)
     pairs = (levels[:, ::2] << 4 | levels[:, 1::2]).to(torch.uint8)
-    return torch.ops.aten._convert_weight_to_int4pack(pairs, INNER_TILES)
+    return torch.ops.aten._convert_weight_to_int4pack(pairs, tiles)
+
+
+def inner_tiles(num_in: int) -> int:
+    """Return the fastest layout for so many inputs, of which there are whole groups."""
+    return next(tiles for tiles in INNER_TILES if num_in % (16 * tiles) == 0)

@@ -23,6 +23,8 @@ LEAST_ROWS: Final = 32
 STEP: Final = 16
 """Inputs and outputs are padded by zeros to a multiple of this: CUDA's product wants that, and the
 CPU's gives wrong sums of a single input."""
+ROWS_AT_ONCE: Final = 2048
+"""Outputs that are rounded together: what that takes is four times their size."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,18 @@ def to_integers(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     Raises:  LoadError when a value is no number: integers would hide it.
     """
-    # Each new tensor of this size costs as much as what is computed in it.
-    wide = weight.to(torch.float32, copy=True)
-    least, most = wide.aminmax(dim=1)
-    scales = torch.maximum(-least, most) / 127
+    integers = torch.empty_like(weight, dtype=torch.int8)
+    scales = torch.empty(len(weight), device=weight.device)
+    for rows, to_rows, to_scales in zip(
+        *(torch.split(each, ROWS_AT_ONCE) for each in (weight, integers, scales)), strict=True
+    ):
+        # Each new tensor of this size costs as much as what is computed in it.
+        wide = rows.to(torch.float32, copy=True)
+        least, most = wide.aminmax(dim=1)
+        torch.div(torch.maximum(-least, most), 127, out=to_scales)
+        divisors = to_scales.clamp_min(torch.finfo(torch.float32).tiny)
+        to_rows.copy_(wide.div_(divisors[:, None]).round_())
     if not bool(scales.isfinite().all()):
         size = " x ".join(map(str, weight.shape))
         raise LoadError(f"a weight of {size} holds values that are no numbers.")
-    divisors = scales.clamp_min(torch.finfo(torch.float32).tiny)
-    return wide.div_(divisors[:, None]).round_().to(torch.int8), scales
+    return integers, scales

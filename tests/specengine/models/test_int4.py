@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from specengine.errors import LoadError
-from specengine.models.int4 import GROUP, Int4Linear
+from specengine.models import int4
+from specengine.models.int4 import GROUP, Int4Linear, inner_tiles
 
 
 def some(num_rows: int, num_in: int, seed: int) -> torch.Tensor:
@@ -36,6 +37,18 @@ def test_a_row_has_the_same_bits_in_every_width(width: int) -> None:
     linear = Int4Linear.of(some(64, 96, 4), torch.arange(64.0))
     rows = some(32, 96, 5).to(torch.bfloat16)
     assert torch.equal(torch.cat([linear(part) for part in rows.split(width)]), linear(rows))
+
+
+def test_rounding_some_outputs_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, rows = some(200, 96, 7), some(8, 96, 8)
+    whole = Int4Linear.of(weight)(rows)
+    monkeypatch.setattr(int4, "ROWS_AT_ONCE", 64)
+    assert torch.equal(Int4Linear.of(weight)(rows), whole)
+
+
+@pytest.mark.parametrize(("num_in", "tiles"), [(4096, 8), (576, 4), (96, 2)])
+def test_layout_fits_the_inputs(num_in: int, tiles: int) -> None:
+    assert inner_tiles(num_in) == tiles
 
 
 def test_a_bias_is_added() -> None:

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specengine.models import limbs
 from specengine.models.integer import IntegerMatrix
-from specengine.models.limbs import LARGEST, LimbLinear
+from specengine.models.limbs import LARGEST, LimbLinear, to_integers
 
 
 def some(shape: tuple[int, int], seed: int) -> torch.Tensor:
@@ -57,6 +58,13 @@ def test_weights_are_rounded_as_for_the_native_pass() -> None:
     integers = matrix.weights.permute(0, 3, 1, 2, 4).reshape(32, 128)
     assert torch.equal(integers[:20, :70], linear.weight[:20, :70])
     assert torch.equal(matrix.scales[:20], linear.scales)
+
+
+def test_rounding_some_outputs_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = some((70, 33), 6)
+    whole = to_integers(weight)
+    monkeypatch.setattr(limbs, "ROWS_AT_ONCE", 32)
+    assert all(torch.equal(*pair) for pair in zip(to_integers(weight), whole, strict=True))
 
 
 def test_zeros_give_zeros() -> None:
