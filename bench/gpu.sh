@@ -15,12 +15,12 @@ step() { # name, seconds, command…
   local name=$1 limit=$2
   shift 2
   echo "== $name"
-  timeout "$limit" "$@" 2>&1 | tee "$out/$name.log"
+  timeout -k 5 "$limit" "$@" 2>&1 | tee "$out/$name.log"
   [ "${PIPESTATUS[0]}" -eq 0 ] || { echo "== $name failed" && failed=1; }
 }
 
-nvidia-smi | tee "$out/machine.log"
-"$python" -c 'import torch; print(torch.__version__, torch.cuda.get_device_name())' | tee -a "$out/machine.log"
+timeout 20 nvidia-smi | tee "$out/machine.log"
+timeout 40 "$python" -c 'import torch; print(torch.__version__, torch.cuda.get_device_name())' | tee -a "$out/machine.log"
 step graphs 100 "$python" -m pytest -q -p no:randomly tests/gpu
 step shapes-bf16 110 "$python" -m specengine.cli bench shapes --device cuda --precision bfloat16 --json "$out/bf16.json"
 step shapes-int8 110 "$python" -m specengine.cli bench shapes --device cuda --precision int8 --json "$out/int8.json"

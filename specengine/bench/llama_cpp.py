@@ -49,6 +49,10 @@ SYSTEM_INFO: Final = "system_info"
 """Stands in the line of a program's log that tells what it was compiled to use."""
 
 POLL_S: Final = 0.05
+START_S: Final = 120.0
+"""A program may load for so long."""
+ANSWER_S: Final = 600.0
+"""And write for so long: a large model reads 4,096 tokens on few cores."""
 
 Asker = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -205,10 +209,13 @@ def _server_program(recipe: Recipe) -> Generator[tuple[Asker, int, str]]:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
+        deadline = time.monotonic() + START_S
         try:
             while not _is_ready(host, port):
                 if process.poll() is not None:
                     raise EngineUnavailable(f"{recipe.binary} ended with {process.returncode}.")
+                if time.monotonic() > deadline:
+                    raise EngineUnavailable(f"{recipe.binary} is not ready after {START_S:.0f} s.")
                 time.sleep(POLL_S)
             yield asking(host, port), process.pid, _told_features(file)
         finally:
@@ -230,7 +237,7 @@ def _is_ready(host: str, port: int) -> bool:
 
 
 def _http(host: str, port: int, method: str, path: str, body: str | None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(host, port)
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"})
         response = connection.getresponse()

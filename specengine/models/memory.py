@@ -90,7 +90,7 @@ def check_memory(
             f"the model needs {need.total:,} bytes in {precision}, {need.weights:,} of them for "
             f"weights and {need.kv:,} for {sequences.number} sequences of "
             f"{sequences.positions:,} tokens; {free:,} are free on {device}.",
-            hint=_way_out(need, free),
+            hint=_way_out(need, free, precision),
         )
 
 
@@ -129,11 +129,14 @@ def _weight_bytes(sizes: Architecture, precision: str) -> int:
     return round(products * BYTES_PER_WEIGHT[precision]) + embedding * EMBEDDING_BYTES
 
 
-def _way_out(need: Need, free: int) -> str:
+def _way_out(need: Need, free: int, precision: str) -> str:
     positions = need.positions_within(free)
     if positions >= 512:
         return f"Sequences of {positions:,} tokens fit: lower prompt_tokens, max_tokens or slots."
+    smaller = [
+        each for each, size in BYTES_PER_WEIGHT.items() if size < BYTES_PER_WEIGHT[precision]
+    ]
     return (
-        f"Choose int8 or int4, or a model of less than {free / 1e9:.1f} GB: "
+        f"Choose {' or '.join([*reversed(smaller), f'a model of less than {free / 1e9:.1f} GB'])}: "
         "specengine models list shows what each needs."
     )

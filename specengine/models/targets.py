@@ -100,7 +100,7 @@ def device_named(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise LoadError(
-            f"the device {name!r} cannot be used: {str(error).splitlines()[0]}",
+            f"the device {name!r} cannot be used: {str(error).splitlines()[0][:200].rstrip('.')}.",
             hint="Choose cpu, or cuda with a build of torch for it.",
         ) from error
     return device

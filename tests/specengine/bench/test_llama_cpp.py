@@ -22,13 +22,15 @@ NEW_MANUAL = """
 --spec-type none,ngram-cache,ngram-simple --spec-ngram-simple-size-n N --spec-ngram-simple-size-m N
 """
 SERVER = """#!{python}
-import http.server, json, sys
+import http.server, json, sys, threading
 
 if "--help" in sys.argv:
     print("--threads N --parallel N")
     sys.exit()
 if "/broken.gguf" in sys.argv:
     sys.exit(3)
+if "/endless.gguf" in sys.argv:
+    threading.Event().wait()
 print("system_info: n_threads = 2 (of 2) | CPU : SSE3 = 1 | AMX_INT8 = 0 | AVX512 = 1 | ")
 sys.stdout.flush()
 
@@ -224,6 +226,16 @@ def test_program_is_started_asked_and_ended(server_program: str) -> None:
 def test_program_that_ends_at_once_is_told_of(server_program: str) -> None:
     recipe = Recipe("llama.cpp", "Q4_1", "none", "/broken.gguf", 2, 512, binary=server_program)
     with pytest.raises(EngineUnavailable, match="ended with 3"), serving(recipe):
+        pass
+
+
+@pytest.mark.e2e
+def test_program_that_never_gets_ready_is_ended(
+    server_program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama_cpp, "START_S", 0.2)
+    recipe = Recipe("llama.cpp", "Q4_1", "none", "/endless.gguf", 2, 512, binary=server_program)
+    with pytest.raises(EngineUnavailable, match="is not ready after"), serving(recipe):
         pass
 
 

@@ -76,6 +76,19 @@ def test_when_not_even_a_short_sequence_fits_another_model_is_advised(
     assert "int4" in str(error.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("precision", "advice"),
+    [("float32", "bfloat16 or int8 or int4 or a model"), ("int4", "Choose a model of less than")],
+)
+def test_only_smaller_precisions_are_advised(
+    monkeypatch: pytest.MonkeyPatch, precision: str, advice: str
+) -> None:
+    free_is(monkeypatch, 1)
+    with pytest.raises(LoadError) as error:
+        check_memory(SIZES, precision, CPU)
+    assert advice in str(error.value.hint)
+
+
 def test_memory_is_checked_before_weights_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
