@@ -100,17 +100,34 @@ def test_a_draft_leaves_the_cache_as_it_was(decoder: AnyDecoder) -> None:
         assert all(not side[5:].any() for side in cache.rows(layer))
 
 
-@pytest.mark.parametrize("value", [float("nan"), 1e30])
-def test_a_head_of_absurd_numbers_costs_time_only(decoder: AnyDecoder, value: float) -> None:
+def spoilt(value: float) -> Head:
+    """Return a head whose low-rank changes are multiplied by a value."""
     head = tiny_streams(TINY)
     tensors = {
         name: tensor * value if name.endswith("lora_B.weight") else tensor
         for name, tensor in head.tensors.items()
     }
+    return replace(head, tensors=tensors)
+
+
+def assert_costs_time_only(decoder: AnyDecoder, head: Head) -> None:
     plain = run(session_of(models_of(decoder), NoDrafts()))
-    source = source_of(decoder, replace(head, tensors=tensors))
+    source = source_of(decoder, head)
     assert run(session_of(models_of(decoder), source)) == plain
     assert source.num_calls > 0
+
+
+def test_a_head_of_absurd_numbers_costs_time_only(decoder: AnyDecoder) -> None:
+    assert_costs_time_only(decoder, spoilt(1e30))
+
+
+def test_a_head_without_numbers_costs_time_only() -> None:
+    assert_costs_time_only(tiny_decoder(), spoilt(float("nan")))
+
+
+def test_integers_refuse_a_head_without_numbers() -> None:
+    with pytest.raises(LoadError, match="are no numbers"):
+        source_of(tiny_integer_decoder(), spoilt(float("nan")))
 
 
 def test_fewer_streams_run_where_fewer_tokens_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
