@@ -231,13 +231,15 @@ def _told_features(log: Path) -> str:
 
 def _is_ready(host: str, port: int) -> bool:
     try:
-        return _http(host, port, "GET", "/health", None)[0] == http.client.OK
+        return _http(host, port, "GET", "/health", None, START_S)[0] == http.client.OK
     except EngineUnavailable:
         return False
 
 
-def _http(host: str, port: int, method: str, path: str, body: str | None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+def _http(
+    host: str, port: int, method: str, path: str, body: str | None, timeout_s: float = ANSWER_S
+) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"})
         response = connection.getresponse()
