@@ -1,7 +1,7 @@
 """From ``pass.c`` to a library for this processor, compiled once and kept in the cache.
 
 There is one library for each instruction set that the C file knows; all of them give the same bits.
-Without a C compiler there is none, and the engine runs in bfloat16 instead.
+Without a C compiler there is none, and torch computes the same products instead.
 """
 
 from __future__ import annotations
