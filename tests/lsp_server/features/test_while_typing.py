@@ -470,14 +470,15 @@ def test_lines_on_the_screen_stay_while_the_rest_is_written(tmp_path: Path):
     play(tmp_path, scene)
 
 
-def test_line_end_that_comes_in_two_pieces_is_one(tmp_path: Path):
+@pytest.mark.parametrize("rest", ["\n    b()\rc", "    b()\rc"], ids=["windows", "old mac"])
+def test_line_end_at_the_end_of_a_piece_is_one(tmp_path: Path, rest: str):
     async def scene(stage: Stage) -> None:
         await stage.connect()
         stage.open("def f():\n    ")
         answer = stage.ask(1, 4)
         request = await stage.engine.next_request()
         request.write("a()\r")
-        request.answer("\n    b()\rc")
+        request.answer(rest)
         assert texts(await answer) == ["a()\n    b()"]
 
     play(tmp_path, scene)
