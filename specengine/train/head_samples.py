@@ -1,4 +1,4 @@
-"""Texts for heads: prompts as the engine lays them out, and how they go on."""
+"""Prompts for heads, as the engine lays them out; the target itself writes how they go on."""
 
 from __future__ import annotations
 
@@ -7,44 +7,29 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from specengine.decoding.prompt import PromptLayout
-from specengine.models.tokenizer import Tokenizer
 from specengine.train.corpus import Document, DocumentChooser
 from specengine.train.holes import choose_hole
-from specengine.train.samples import CHARS_PER_TOKEN, Sample
+from specengine.train.samples import CHARS_PER_TOKEN
+from specengine.train.streams import LENGTH, Opening
 
 PLAIN_SHARE: Final = 0.4
-"""Of texts that are read without what follows the cursor."""
-MIDDLE_TOKENS: Final = (24, 120)
-"""Least and greatest number of tokens behind the prompt."""
+"""Of prompts that are read without what follows the cursor."""
+PROMPT_TOKENS: Final = LENGTH // 2
+WRITTEN_TOKENS: Final = (48, LENGTH - PROMPT_TOKENS)
+"""Least and greatest number of tokens that the target may write."""
 
 
-def head_samples(
-    documents: Sequence[Document],
-    layout: PromptLayout,
-    tokenizer: Tokenizer,
-    length: int,
-    seed: int,
-) -> Iterator[Sample]:
-    """Yield texts of at most ``length`` tokens, the same ones at each call."""
+def openings(documents: Sequence[Document], layout: PromptLayout, seed: int) -> Iterator[Opening]:
+    """Yield prompts that ``layout`` has cut to PROMPT_TOKENS, the same ones at each call."""
     rng = random.Random(f"heads/{seed}")
     chooser = DocumentChooser(documents)
+    window = LENGTH * CHARS_PER_TOKEN
     while True:
         document = chooser.choose(rng)
         hole = choose_hole(document.text, document.language, rng)
         if hole is None:
             continue
-        num_middle = rng.randint(*MIDDLE_TOKENS)
-        window = length * CHARS_PER_TOKEN
+        is_plain = rng.random() < PLAIN_SHARE
         before = document.text[max(0, hole.start - window) : hole.start]
-        after = document.text[hole.end : hole.end + window]
-        if rng.random() < PLAIN_SHARE:
-            after, end = "", hole.start + window
-        else:
-            end = hole.end
-        # The text goes on from the cursor as it does in the file, as far as there is room.
-        middle = tokenizer.encode(document.text[hole.start : end])[:num_middle]
-        prompt = layout.lay_out(before, after, heal=False).token_ids
-        room = length - len(middle)
-        if not middle or len(prompt) > room:
-            continue
-        yield Sample((*prompt, *middle), len(prompt), (), "plain", hole.kind)
+        after = "" if is_plain else document.text[hole.end : hole.end + window]
+        yield Opening(layout.lay_out(before, after).token_ids, rng.randint(*WRITTEN_TOKENS))

@@ -31,7 +31,7 @@ from specengine.train.card import check_plots
 from specengine.train.corpus import Corpus, read_corpus, read_workspace
 from specengine.train.fetch import Listing, fetch_corpus, read_listing
 from specengine.train.head_card import HeadMaking, write_head_card
-from specengine.train.head_samples import head_samples
+from specengine.train.head_samples import PROMPT_TOKENS, openings
 from specengine.train.heads_loop import MEASURED_SHARDS, HeadPlan, HeadRun, read_head_history
 from specengine.train.memory import keep_memory
 from specengine.train.objectives import TRAINED
@@ -120,7 +120,7 @@ class _Base:
         return Tokenizer.load(self.folder)
 
     def layout(self) -> PromptLayout:
-        return PromptLayout(self.entry, self.tokenizer(), LENGTH // 2)
+        return PromptLayout(self.entry, self.tokenizer(), PROMPT_TOKENS)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -183,28 +183,28 @@ def _streams(
     folder = cache_root() / "streams" / f"{base.entry.name}-{source}"
     if options.kind in DEPTHS_OF_OWN:
         folder = folder.with_name(f"{folder.name}-{options.kind}")
-    name = f"{base.folder.name} {source}"
+    name = f"{base.folder.name} {source}, written by itself"
     numbers = {"train": options.stream_tokens // (ROWS * LENGTH), "held-out": MEASURED_SHARDS}
     documents = {"train": corpus.train, "held-out": corpus.held_out}
     stores = {part: StreamStore(folder / part, name, layers) for part in numbers}
-    tokenizer, layout = base.tokenizer(), base.layout()
+    layout, ends = base.layout(), base.tokenizer().special_ids
     target: Target | None = None
     for part, store in stores.items():
         if len(store) >= numbers[part]:
             continue
         target = target or load_target(base.folder, options.precision, device=options.device)
-        samples = head_samples(documents[part], layout, tokenizer, LENGTH, options.seed)
+        prompts = openings(documents[part], layout, options.seed)
 
         def show(done: float, part: str = part) -> None:
-            on_progress(done, f"running {base.entry.name} over code ({part})")
+            on_progress(done, f"{base.entry.name} goes on with code ({part})")
 
-        store.collect(target, samples, numbers[part], show)
+        store.collect(target, prompts, ends, numbers[part], show)
     return stores["train"], stores["held-out"]
 
 
 def _vocabulary(base: _Base, corpus: Corpus) -> torch.Tensor:
-    samples = head_samples(corpus.train, base.layout(), base.tokenizer(), LENGTH, seed=1)
-    texts = (sample.token_ids for sample in itertools.islice(samples, VOCABULARY_TEXTS))
+    prompts = itertools.islice(openings(corpus.train, base.layout(), seed=1), VOCABULARY_TEXTS)
+    texts = (prompt.token_ids for prompt in prompts)
     return draft_vocabulary(texts, base.architecture.vocab_size)
 
 

@@ -26,8 +26,7 @@ from specengine.train.heads_loop import (
     read_head_history,
 )
 from specengine.train.objectives import Guesses, Labels, outcome, plain_product
-from specengine.train.samples import Sample
-from specengine.train.streams import LENGTH, ROWS, Shard, StreamStore
+from specengine.train.streams import LENGTH, ROWS, Opening, Shard, StreamStore
 from tests.specengine.tiny import tiny_architecture, tiny_decoder, tiny_tensors
 
 SIZES = tiny_architecture(num_layers=4)
@@ -38,17 +37,17 @@ KINDS: tuple[Kind, ...] = ("medusa", "eagle", "mtp", "parallel", "draft_model")
 DEPTH = 3
 
 
-def samples(seed: int = 0) -> Iterator[Sample]:
+def openings(seed: int = 0, num_written: int = 0) -> Iterator[Opening]:
     generator = torch.Generator().manual_seed(seed)
     while True:
         num = int(torch.randint(20, 60, (1,), generator=generator))
         token_ids = torch.randint(5, 90, (num,), generator=generator).tolist()
-        yield Sample(tuple(token_ids), 1, (), "plain", "line")
+        yield Opening(tuple(token_ids), num_written)
 
 
 def store_in(folder: Path, num_shards: int = 2, seed: int = 0) -> StreamStore:
     store = StreamStore(folder, "tiny", LAYERS)
-    store.collect(DECODER, samples(seed), num_shards, lambda _: None)
+    store.collect(DECODER, openings(seed), (), num_shards, lambda _: None)
     return store
 
 
@@ -66,7 +65,7 @@ FROZEN = frozen_of(SIZES, TENSORS)
 
 def test_streams_and_choices_are_those_of_the_target(store: StreamStore) -> None:
     shard = store.read(0)
-    first = next(samples())
+    first = next(openings())
     num = len(first.token_ids)
     assert shard.mask[0].tolist() == [True] * num + [False] * (LENGTH - num)
     assert shard.token_ids[0, :num].tolist() == list(first.token_ids)
@@ -75,6 +74,51 @@ def test_streams_and_choices_are_those_of_the_target(store: StreamStore) -> None
     assert torch.equal(shard.choices[0, :num], logits.argmax(-1))
     expected = logits.softmax(-1).gather(-1, shard.likely_ids[0, :num])
     torch.testing.assert_close(shard.probabilities[0, :num], expected, atol=1e-3, rtol=1e-2)
+
+
+def greedy_ids(token_ids: tuple[int, ...], num: int) -> list[int]:
+    cache, text = KVCache(DECODER.kv_shape, LENGTH), list(token_ids)
+    pending = text
+    for _ in range(num):
+        logits = DECODER.forward(pending, cache, num_logits=1)
+        pending = [int(logits.argmax())]
+        text = text + pending
+    return text
+
+
+def test_a_text_goes_on_as_the_target_would(tmp_path: Path) -> None:
+    store = StreamStore(tmp_path, "tiny", LAYERS)
+    store.collect(DECODER, openings(num_written=7), (), 1, lambda _: None)
+    shard, prompts = store.read(0), openings()
+    for row in range(ROWS):
+        expected = greedy_ids(next(prompts).token_ids, 7)
+        assert shard.token_ids[row][shard.mask[row]].tolist() == expected
+        written = shard.choices[row][shard.mask[row]]
+        assert written[-8:-1].tolist() == expected[-7:]
+    for stream in shard.streams.values():
+        assert stream[shard.mask].abs().sum(-1).min() > 0, "each token has its stream"
+        assert not stream[~shard.mask].any()
+
+
+def test_a_text_ends_before_an_end_that_the_target_chooses(tmp_path: Path) -> None:
+    first = next(openings())
+    num = len(first.token_ids)
+    whole = greedy_ids(first.token_ids, 6)
+    store = StreamStore(tmp_path, "tiny", LAYERS)
+    store.collect(DECODER, openings(num_written=6), {whole[num + 3]}, 1, lambda _: None)
+    text = store.read(0).token_ids[0][store.read(0).mask[0]].tolist()
+    end = whole[num:].index(whole[num + 3])
+    assert text == whole[: num + end]
+
+
+def test_texts_are_the_same_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = StreamStore(tmp_path / "together", "tiny", LAYERS)
+    together.collect(DECODER, openings(num_written=5), (), 1, lambda _: None)
+    monkeypatch.setattr(type(DECODER), "batch_rows", 0)
+    alone = StreamStore(tmp_path / "alone", "tiny", LAYERS)
+    alone.collect(DECODER, openings(num_written=5), (), 1, lambda _: None)
+    assert alone.read(0).token_ids.equal(together.read(0).token_ids)
+    torch.testing.assert_close(alone.read(0).streams, together.read(0).streams)
 
 
 def scores(guesses: Guesses) -> torch.Tensor:
@@ -107,8 +151,8 @@ def test_the_loss_is_the_cross_entropy_with_the_labels(store: StreamStore) -> No
 
 def test_collecting_goes_on_where_it_was_interrupted(tmp_path: Path, store: StreamStore) -> None:
     part = StreamStore(tmp_path, "tiny", LAYERS)
-    part.collect(DECODER, samples(), 1, lambda _: None)
-    part.collect(DECODER, samples(), 2, lambda _: None)
+    part.collect(DECODER, openings(), (), 1, lambda _: None)
+    part.collect(DECODER, openings(), (), 2, lambda _: None)
     assert len(part) == 2
     assert torch.equal(part.read(1).token_ids, store.read(1).token_ids)
 
