@@ -21,7 +21,7 @@ from specengine.models.architecture import Architecture
 from specengine.models.graphs import GraphDecoder, run_again
 from specengine.models.load import TensorReader
 from specengine.models.memory import NO_SEQUENCES, check_memory
-from specengine.models.target import Target
+from specengine.models.target import ChainTarget, Target
 from specengine.models.targets import DTYPES, Precision, target_of
 
 ASSUMED_ACCEPTANCE: Final = 0.7
@@ -30,6 +30,7 @@ STEP_WIDTHS: Final = (1, 8, 16)
 CONTEXTS: Final = (512, 4096)
 PROMPT_TOKENS: Final = 2048
 REPEATS: Final = 7
+CHAINED: Final = 8
 WEIGHT_SPREAD: Final = 0.02
 
 _QWEN: Final = Architecture(
@@ -106,6 +107,8 @@ class ShapeRow(msgspec.Struct, frozen=True):
     """Of the pass of 8 rows: largest minus smallest time, over the median."""
     unrecorded_ms: float | None
     """A pass of 8 rows without CUDA graphs; None where there are none."""
+    chained_ms: float | None
+    """Of each token of a draft of 8 that the device makes by itself; None where it cannot."""
     prompt_tok_s: float
     plain_tok_s: float
     synthetic_tok_s: float
@@ -198,6 +201,7 @@ def _row(plan: Plan, shape: str, target: Target, cache: KVCache, context: int) -
         ms_by_width={width: round(median, 2) for width, median in medians.items()},
         spread=round((max(times[8]) - min(times[8])) / medians[8], 3),
         unrecorded_ms=_unrecorded_ms(plan, target, context),
+        chained_ms=_chained_ms(plan, target, cache, context),
         prompt_tok_s=round(_prompt_tok_s(plan, target, cache)),
         plain_tok_s=round(1000 / medians[1], 1),
         synthetic_tok_s=round(1000 / medians[8] * expected_tokens(7, ASSUMED_ACCEPTANCE), 1),
@@ -239,3 +243,15 @@ def _unrecorded_ms(plan: Plan, target: Target, context: int) -> float | None:
     )
     cache = KVCache(plain.kv_shape, context + 512)
     return round(statistics.median(_step_ms(plan, plain, cache, context, 8)), 2)
+
+
+def _chained_ms(plan: Plan, target: Target, cache: KVCache, context: int) -> float | None:
+    if not isinstance(target, ChainTarget):
+        return None
+    times: list[float] = []
+    for _ in range(plan.repeats + 1):
+        cache.length = context
+        started = time.perf_counter()
+        target.greedy_chain([0], cache, CHAINED)
+        times.append((time.perf_counter() - started) * 1000 / CHAINED)
+    return round(statistics.median(times[1:]), 2)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -17,13 +16,10 @@ from specengine.cache.prefix_cache import PrefixCache, Slot
 from specengine.draft import NOTHING, Draft
 from specengine.errors import ModelsIncompatible, SettingsInvalid
 from specengine.models.registry import ModelEntry
-from specengine.models.target import Target
+from specengine.models.target import ChainTarget, Target
 from specengine.models.tokenizer import Tokenizer
 from specengine.noise import Stream, draw
 from specengine.sampling import GREEDY, NEVER, Behind, Sampling, choose, probabilities, processed
-
-CATCH_UP_ROWS: Final = 32
-"""Tokens that the draft model reads in one pass."""
 
 
 class ModelDrafts:
@@ -87,7 +83,8 @@ class ModelDrafter:
 
         It chooses as the target will: greedily, with the same noise, or by a draw of its own.
 
-        A pass reads a piece of what it has not read yet, or drafts one token.
+        A pass reads a piece of what it has not read yet, or drafts one token. Where a pass would
+        wait for the host, the whole draft is one call.
         """
         max_tokens = min(max_tokens, self._slot.cache.capacity - len(token_ids))
         if max_tokens <= 0:
@@ -96,9 +93,12 @@ class ModelDrafter:
             self._rewind(token_ids)
             self._drafted, self._laws, self._base_len = [], [], len(token_ids)
         pending = self._drafted[-1:] or list(token_ids[len(self._known) :])
-        if len(pending) > CATCH_UP_ROWS:
-            self._forward(pending[:CATCH_UP_ROWS], num_logits=0)
+        most = self._model.prompt_rows
+        if len(pending) > most:
+            self._forward(pending[:most], num_logits=0)
             return None
+        if self._sampling.is_greedy and isinstance(self._model, ChainTarget):
+            return self._chain(self._model, pending, max_tokens)
         self._drafted.append(self._choose(self._forward(pending, num_logits=1)))
         if len(self._drafted) < max_tokens and self._drafted[-1] not in self._end_ids:
             return None
@@ -121,6 +121,13 @@ class ModelDrafter:
         logits = self._model.forward(token_ids, self._slot.cache, num_logits=num_logits)
         self._known += token_ids
         return logits
+
+    def _chain(self, model: ChainTarget, pending: list[int], num: int) -> Draft:
+        """Return a draft that the device makes by itself."""
+        token_ids = model.greedy_chain(pending, self._slot.cache, num)
+        self._known += pending + token_ids[:-1]
+        ends = (at + 1 for at, token_id in enumerate(token_ids) if token_id in self._end_ids)
+        return Draft.chain(token_ids[: next(ends, num)], ModelDrafts.name)
 
     def _choose(self, logits: torch.Tensor) -> int:
         sampling, position = self._sampling, self._base_len + len(self._drafted)

@@ -18,7 +18,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 import torch
 import torch.nn.functional as F
@@ -128,6 +128,27 @@ class GraphDecoder(Decoder):
         """Return 0: a recorded pass takes one sequence."""
         return 0
 
+    @torch.inference_mode()
+    def greedy_chain(self, token_ids: list[int], cache: KVCache, num: int) -> list[int]:
+        """Append tokens to the cache and return the ``num`` that follow; see ``ChainTarget``.
+
+        What a pass chooses stays on the device as the input of the next one.
+        """
+        if len(token_ids) > self.step_rows:
+            self.forward(token_ids[:-1], cache, num_logits=0)
+            token_ids = token_ids[-1:]
+        inputs = self._inputs[self.step_rows]
+        self._pass(token_ids, cache, 1, None, None)
+        chosen = [self._logits_out[0].argmax()]
+        inputs.scored.zero_()
+        inputs.start.add_(len(token_ids))
+        for _ in range(num - 1):
+            inputs.token_ids[0].copy_(chosen[-1])
+            self._replay(cache, self.step_rows, 1)
+            chosen.append(self._logits_out[0].argmax())
+            inputs.start.add_(1)
+        return cast("list[int]", torch.stack(chosen).tolist())  # pyright: ignore[reportUnknownMemberType]
+
     def _forward(self, parts: Sequence[Rows]) -> list[torch.Tensor]:
         return [self._forward_one(rows) for rows in parts]
 
@@ -168,11 +189,18 @@ class GraphDecoder(Decoder):
     ) -> torch.Tensor:
         """Do one recorded pass and return the streams that are wanted, [taps, T, hidden]."""
         num_rows = len(token_ids)
-        assert cache.length + num_rows <= cache.capacity
         width = self.step_rows if num_rows <= self.step_rows else PROMPT_ROWS
-        window = self._window(cache, cache.length + width)
         self._know_turns(cache)
         self._inputs[width].set(token_ids, cache.length, num_logits, tree)
+        self._replay(cache, width, num_rows)
+        wanted = () if tap is None else tap.layers
+        kept = [self._tapped[num_layers][:num_rows] for num_layers in wanted]
+        return torch.stack(kept) if kept else torch.empty(0)
+
+    def _replay(self, cache: KVCache, width: int, num_rows: int) -> None:
+        """Do the recorded pass over inputs that are set, and keep so many of its rows."""
+        assert cache.length + num_rows <= cache.capacity
+        window = self._window(cache, cache.length + width)
         passes = self._recorded.setdefault(cache, {})
         if (width, window) not in passes:
             # The cache owns the pass, so the pass must not own the cache.
@@ -180,9 +208,6 @@ class GraphDecoder(Decoder):
             passes[width, window] = self._record(lambda: self._run(own, width, window))
         passes[width, window]()
         cache.advance(num_rows)
-        wanted = () if tap is None else tap.layers
-        kept = [self._tapped[num_layers][:num_rows] for num_layers in wanted]
-        return torch.stack(kept) if kept else torch.empty(0)
 
     def _run(self, cache: KVCache, width: int, window: int) -> None:
         """Do one pass, on tensors that stay where they are."""

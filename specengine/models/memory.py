@@ -6,7 +6,7 @@ held against what is free: a clear refusal at the start, instead of an end in th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ import torch
 from specengine.cache.kv_cache import TILE, KVShape
 from specengine.errors import LoadError
 from specengine.models.architecture import Architecture
+from specengine.models.graphs import PROMPT_ROWS
 
 BYTES_PER_WEIGHT: Final = {"int4": 0.625, "int8": 1.0, "bfloat16": 2.0, "float32": 4.0}
 """A group of 32 in 4 bits has two numbers of 16 bits beside it."""
@@ -41,8 +42,7 @@ class Need:
     """Bytes by purpose."""
 
     weights: int
-    per_position: int
-    """Keys and values of one position of one sequence."""
+    kv_shape: KVShape
     sequences: Sequences
     spare: int
 
@@ -53,9 +53,11 @@ class Need:
         """Return what a model needs."""
         kv_type = torch.float32 if precision == "float32" else torch.bfloat16
         kv = KVShape(sizes.num_layers, sizes.num_kv_heads, sizes.head_dim, kv_type, device)
+        if device.type == "cuda":
+            kv = replace(kv, spare_rows=PROMPT_ROWS)
         return cls(
             weights=_weight_bytes(sizes, precision),
-            per_position=kv.num_bytes(TILE) // TILE,
+            kv_shape=kv,
             sequences=sequences,
             spare=0 if device.type == "cpu" else DEVICE_SPARE,
         )
@@ -63,7 +65,7 @@ class Need:
     @property
     def kv(self) -> int:
         """Return the bytes of all keys and values."""
-        return self.per_position * self.sequences.number * self.sequences.positions
+        return self.sequences.number * self.kv_shape.num_bytes(self.sequences.positions)
 
     @property
     def total(self) -> int:
@@ -72,8 +74,9 @@ class Need:
 
     def positions_within(self, free: int) -> int:
         """Return how many positions each sequence may have in so much memory; 0 if none."""
-        left = free - self.weights - self.spare
-        return max(0, left // (self.per_position * max(1, self.sequences.number)))
+        each = (free - self.weights - self.spare) // max(1, self.sequences.number)
+        per_tile = self.kv_shape.num_bytes(TILE) - self.kv_shape.num_bytes(0)
+        return max(0, (each - self.kv_shape.num_bytes(0)) // per_tile * TILE)
 
 
 def check_memory(

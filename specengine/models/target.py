@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 
@@ -122,5 +122,17 @@ class Target(Protocol):
         makes a path of them contiguous.
 
         Shapes:  result [num_logits, V], float32; row i scores the token after that position.
+        """
+        ...
+
+
+@runtime_checkable
+class ChainTarget(Protocol):
+    """A decoder on a device that would wait for the host after each token, and need not."""
+
+    def greedy_chain(self, token_ids: list[int], cache: KVCache, num: int) -> list[int]:
+        """Append tokens to the cache and return the ``num`` that follow, greedily chosen.
+
+        All but the last of them are in the cache, too. The host waits once, for all.
         """
         ...

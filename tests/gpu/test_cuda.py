@@ -88,6 +88,17 @@ def test_plain_and_speculative_steps_have_the_same_bits(target: GraphDecoder) ->
         assert [torch.equal(*pair) for pair in zip(wide, plain, strict=False)] == [True] * width
 
 
+def test_a_chain_on_the_device_is_what_single_steps_choose(target: GraphDecoder) -> None:
+    chained, stepped = cache_of(target), cache_of(target)
+    for cache in (chained, stepped):
+        read(target, cache, 299)
+    expected, pending = list[int](), TEXT[299:300]
+    for _ in range(8):
+        expected.append(int(target.forward(pending, stepped, num_logits=1).argmax()))
+        pending = expected[-1:]
+    assert target.greedy_chain(TEXT[299:300], chained, 8) == expected
+
+
 def test_products_in_integers_have_the_cpu_s_bits() -> None:
     generator = torch.Generator().manual_seed(1)
     weight, rows = (torch.randn(*size, generator=generator) for size in ((96, 320), (40, 320)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,7 +11,11 @@ from specengine.bench import shapes
 from specengine.bench.shapes import SHAPES, Plan, RandomReader, expected_tokens, measure
 from specengine.errors import LoadError
 from specengine.models import memory
-from tests.specengine.tiny import tiny_architecture
+from specengine.models.architecture import Architecture
+from specengine.models.graphs import GraphDecoder, run_again
+from specengine.models.load import TensorReader
+from specengine.models.targets import Precision
+from tests.specengine.tiny import tiny_architecture, tiny_decoder
 
 CPU = torch.device("cpu")
 SIZES = {"tiny": tiny_architecture(family="qwen2", context_len=4096)}
@@ -28,7 +34,25 @@ def test_there_is_a_row_for_each_precision_and_context() -> None:
         assert list(row.ms_by_width) == [1, 8, 16]
         assert min(row.ms_by_width.values()) > 0
         assert row.prompt_tok_s > 0
-        assert (row.unrecorded_ms, row.memory_gb) == (None, None)
+        assert (row.unrecorded_ms, row.chained_ms, row.memory_gb) == (None, None, None)
+
+
+def test_what_an_accelerator_can_do_is_measured_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recorded(
+        reader: TensorReader,
+        sizes: Architecture,
+        precision: Precision,
+        device: torch.device,
+        **_: Any,
+    ) -> GraphDecoder:
+        weights = tiny_decoder(architecture=sizes).weights
+        return GraphDecoder(sizes, weights, precision, step_rows=16, recorder=run_again)
+
+    monkeypatch.setattr(shapes, "target_of", recorded)
+    (row, *_) = measure(PLAN, lambda fraction, detail: None, SIZES)
+    assert row.unrecorded_ms is not None
+    assert row.chained_ms is not None
+    assert min(row.unrecorded_ms, row.chained_ms) > 0
 
 
 def test_what_speculation_would_bring_follows_from_the_assumed_acceptance() -> None:

@@ -9,13 +9,13 @@ import torch
 from specengine.cache.kv_cache import KVCache
 from specengine.draft import NOTHING, Draft
 from specengine.drafters.draft_model import (
-    CATCH_UP_ROWS,
     ModelDrafter,
     ModelDrafts,
     check_same_tokens,
 )
 from specengine.errors import ModelsIncompatible
 from specengine.models.decoder import Decoder
+from specengine.models.graphs import GraphDecoder, run_again
 from specengine.models.tokenizer import Tokenizer
 from specengine.sampling import Sampling
 from tests.specengine.tiny import SPECIAL, greedy, tiny_decoder, tiny_tokenizer
@@ -91,12 +91,43 @@ def test_each_call_makes_at_most_one_pass_of_bounded_size(
         return forward(self, token_ids, cache, num_logits=num_logits)
 
     monkeypatch.setattr(Decoder, "forward", counted)
-    prompt = (PROMPT * 40)[: 2 * CATCH_UP_ROWS + 3]
+    prompt = (PROMPT * 40)[: 2 * model.prompt_rows + 3]
     drafter = drafts(model).start(prompt)
     answers = [drafter.propose(prompt, 3) for _ in range(5)]
-    assert num_rows == [CATCH_UP_ROWS, CATCH_UP_ROWS, 3, 1, 1]
+    assert num_rows == [model.prompt_rows, model.prompt_rows, 3, 1, 1]
     assert answers[:4] == [None] * 4
     assert answers[4] == Draft.chain(greedy(model, prompt, 3), "draft_model")
+
+
+def recorded(model: Decoder) -> GraphDecoder:
+    """Return the same model as an accelerator runs it."""
+    return GraphDecoder(
+        model.architecture, model.weights, "float32", step_rows=4, recorder=run_again
+    )
+
+
+def test_a_device_makes_the_same_draft_in_one_call(model: Decoder) -> None:
+    ours, expected = drafts(recorded(model)).start(PROMPT), drafts(model).start(PROMPT)
+    token_ids = list(PROMPT)
+    for num_accepted, next_id in ((2, 42), (0, 43), (5, 44), (1, 45)):
+        draft = ours.propose(token_ids, 5)
+        assert draft is not None, "one call"
+        assert draft == proposal(expected, token_ids, 5)
+        token_ids += [*draft.token_ids[:num_accepted], next_id]
+
+
+def test_a_draft_of_a_device_ends_with_an_end_token(model: Decoder) -> None:
+    written = greedy(model, PROMPT, 6)
+    drafter = drafts(recorded(model), end_ids=[written[2], 999]).start(PROMPT)
+    assert proposal(drafter, PROMPT, 6).token_ids == tuple(written[:3])
+    longer = [*PROMPT, *written[:4]]
+    assert proposal(drafter, longer, 2).token_ids == tuple(greedy(model, longer, 2))
+
+
+def test_a_draft_of_a_device_stays_inside_the_cache(model: Decoder) -> None:
+    prompt = (PROMPT * 40)[:253]
+    draft = proposal(drafts(recorded(model)).start(prompt), prompt, 8)
+    assert list(draft.token_ids) == greedy(model, prompt, 3)
 
 
 def test_a_draft_is_begun_anew_when_the_text_has_grown_meanwhile(model: Decoder) -> None:

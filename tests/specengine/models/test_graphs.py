@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from specengine.cache.kv_cache import KVCache
 from specengine.models.decoder import Decoder
-from specengine.models.graphs import PROMPT_ROWS, GraphDecoder, Replay, run_again
+from specengine.models.graphs import PROMPT_ROWS, GraphDecoder, Inputs, Replay, run_again
 from tests.specengine.tiny import tiny_architecture, tiny_decoder
 
 TOKENS = torch.randint(0, 90, (700,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -98,6 +99,34 @@ def test_a_copied_prefix_goes_on_like_its_source() -> None:
     source.truncate(290)
     step = [ours.forward([3], cache, num_logits=1) for cache in (source, copy)]
     assert torch.equal(*step)
+
+
+@pytest.mark.parametrize("num_pending", [1, 3, 8, 9, 300])
+def test_a_chain_is_what_single_steps_would_choose(num_pending: int) -> None:
+    ours = graph_decoder()
+    cache, stepped = cache_of(ours), cache_of(ours)
+    expected: list[int] = []
+    pending = TOKENS[:num_pending]
+    for _ in range(6):
+        expected.append(int(ours.forward(pending, stepped, num_logits=1).argmax()))
+        pending = expected[-1:]
+    assert ours.greedy_chain(TOKENS[:num_pending], cache, 6) == expected
+    assert cache.length == stepped.length == num_pending + 5
+    step = [ours.forward([7, 8], each, num_logits=2) for each in (cache, stepped)]
+    torch.testing.assert_close(*step)
+
+
+def test_a_chain_is_sent_to_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, sent = graph_decoder(), list[int]()
+    original = Inputs.set
+
+    def counted(self: Inputs, token_ids: list[int], *others: Any) -> None:
+        sent.append(len(token_ids))
+        original(self, token_ids, *others)
+
+    monkeypatch.setattr(Inputs, "set", counted)
+    ours.greedy_chain(TOKENS[:5], cache_of(ours), 6)
+    assert sent == [5]
 
 
 def test_each_width_and_window_of_a_cache_is_recorded_once() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from specengine.cache.kv_cache import TILE, KVCache
 from specengine.errors import LoadError
 from specengine.models import memory
+from specengine.models.graphs import PROMPT_ROWS
 from specengine.models.memory import (
     DEVICE_SPARE,
     Need,
@@ -17,7 +20,7 @@ from specengine.models.memory import (
     check_memory_of_files,
 )
 from specengine.models.targets import load_target
-from tests.specengine.tiny import save_tiny_model, tiny_architecture
+from tests.specengine.tiny import save_tiny_model, tiny_architecture, tiny_decoder
 
 CPU = torch.device("cpu")
 SIZES = tiny_architecture()
@@ -38,15 +41,27 @@ def test_weights_and_every_position_of_every_sequence_count(
     # In 8 and 4 bits a tied head is no longer the embedding, which stays in 16.
     own = 0 if is_tied and bytes_per_weight >= 2 else embedding
     own_bytes = own * max(2, round(bytes_per_weight))
-    need = Need.of(sizes, precision, CPU, Sequences(3, 100))
+    need = Need.of(sizes, precision, CPU, Sequences(3, 512))
     assert need.weights == round(products * bytes_per_weight) + own_bytes
-    assert need.kv == 300 * PER_POSITION * bytes_per_value
+    assert need.kv == 3 * 512 * PER_POSITION * bytes_per_value
     assert need.total == need.weights + need.kv
 
 
 def test_an_accelerator_needs_room_beside_them() -> None:
     need = Need.of(SIZES, "bfloat16", torch.device("cuda"), Sequences())
     assert need.total == need.weights + DEVICE_SPARE
+
+
+@pytest.mark.parametrize("device", [CPU, torch.device("cuda")])
+def test_keys_and_values_are_counted_as_a_cache_allocates_them(device: torch.device) -> None:
+    need = Need.of(SIZES, "bfloat16", device, Sequences(2, 1000))
+    shape = tiny_decoder(architecture=SIZES).kv_shape
+    if device.type == "cuda":
+        shape = replace(shape, spare_rows=PROMPT_ROWS)
+    cache = KVCache(replace(shape, dtype=torch.bfloat16), 1000)
+    assert need.kv == 2 * cache.num_bytes
+    assert need.positions_within(need.total) == cache.capacity
+    assert need.positions_within(need.total - 1) == cache.capacity - TILE
 
 
 def free_is(monkeypatch: pytest.MonkeyPatch, num_bytes: int | None) -> None:
@@ -64,7 +79,7 @@ def test_what_just_fits_is_loaded_and_one_byte_less_is_refused(
     message = f"needs {need.total:,} bytes in bfloat16, {need.weights:,} .*{need.total - 1:,} are"
     with pytest.raises(LoadError, match=message) as error:
         check_memory(SIZES, "bfloat16", CPU, sequences)
-    assert "Sequences of 999 tokens fit" in str(error.value.hint)
+    assert "Sequences of 768 tokens fit" in str(error.value.hint)
 
 
 def test_when_not_even_a_short_sequence_fits_another_model_is_advised(
