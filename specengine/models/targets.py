@@ -97,7 +97,8 @@ def device_named(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        # A device without memory of its own, such as meta, has no number to give back.
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise LoadError(
             f"the device {name!r} cannot be used: {str(error).splitlines()[0][:200].rstrip('.')}.",

@@ -15,7 +15,7 @@ from specengine.models.architecture import Architecture
 from specengine.models.decoder import Decoder
 from specengine.models.linear import Linear
 from specengine.models.load import paired
-from specengine.models.targets import Precision, decoder_from
+from specengine.models.targets import Precision, decoder_from, device_named
 from tests.specengine.tiny import (
     load_decoder,
     save_tiny_model,
@@ -169,6 +169,15 @@ def test_norm_or_bias_that_is_no_number_is_named(name: str, value: float) -> Non
     assert refused(QWEN2, tensors) == f"{name} holds values that are no numbers."
 
 
+def test_a_row_of_an_embedding_by_itself_that_is_no_number_is_named() -> None:
+    """Nobody would see it before a text has the token."""
+    sizes = tiny_architecture(has_tied_embeddings=False)
+    tensors = tiny_tensors(sizes)
+    tensors["model.embed_tokens.weight"][7, 3] = math.nan
+    expected = "model.embed_tokens.weight holds values that are no numbers."
+    assert refused(sizes, tensors) == expected
+
+
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
 def test_integers_hide_no_value_that_is_no_number(value: float) -> None:
     """Attention and limbs of the native pass would go on with it as with any number."""
@@ -275,3 +284,10 @@ def test_config_is_read_from_the_folder(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     with pytest.raises(LoadError, match=r"config\.json wants \(95, 64\)"):
         load_decoder(folder)
+
+
+@pytest.mark.parametrize("name", ["meta", "cuda:99", "a device"])
+def test_a_device_that_cannot_compute_is_refused_before_loading(name: str) -> None:
+    with pytest.raises(LoadError, match=f"the device '{name}' cannot be used: .*[^.]\\.$") as error:
+        device_named(name)
+    assert "Choose cpu" in str(error.value.hint)
