@@ -123,6 +123,9 @@ def choose(rows: torch.Tensor, positions: Sequence[int], sampling: Sampling) -> 
     if not sampling.is_greedy:
         noise = [gumbel(rows.shape[1], sampling.seed, at, Stream.TOKEN) for at in positions]
         rows = rows + sampling.temperature * torch.stack(noise).to(rows.device, torch.float32)
+    if rows.device.type == "cpu":
+        # A tenth of the time that torch takes; the first of equal scores wins in both.
+        return cast("list[int]", rows.numpy().argmax(-1).tolist())
     return cast("list[int]", rows.argmax(-1).tolist())  # pyright: ignore[reportUnknownMemberType]
 
 

@@ -180,7 +180,12 @@ class Session:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stops = StopStrings(self.limits.stop)
         self._logprobs: list[TokenLogprobs] = []
-        self._tap = Tap(self.drafter.layers) if isinstance(self.drafter, Observer) else None
+        # What the drafter can do is asked once: to ask takes longer than to do.
+        drafter = self.drafter
+        self._observer = drafter if isinstance(drafter, Observer) else None
+        self._learner = drafter if isinstance(drafter, Learner) else None
+        self._sharer = drafter if isinstance(drafter, KnowsOthers) else None
+        self._tap = None if self._observer is None else Tap(self._observer.layers)
         self._draft: Draft | None = None
         """What the pass that was prepared verifies; None where it reads a part of the prompt."""
         self._prepared_at = 0.0
@@ -329,8 +334,8 @@ class Session:
         if self._has_drafter_failed:
             return NOTHING
         try:
-            if isinstance(self.drafter, KnowsOthers):
-                self.drafter.among(self._share.num_requests)
+            if self._sharer is not None:
+                self._sharer.among(self._share.num_requests)
             # One that is not ready is asked again for the same.
             asked = room if self._asked_room is None else self._asked_room
             draft = self.drafter.propose(self._token_ids, asked)
@@ -342,10 +347,9 @@ class Session:
 
     def _show(self, length: int, draft: Draft, accepted: Sequence[int]) -> None:
         """Let an observer see what the pass has computed of ``length`` and accepted tokens."""
-        observer, tap = self.drafter, self._tap
-        if tap is None or self._has_drafter_failed:
+        observer, tap = self._observer, self._tap
+        if observer is None or tap is None or self._has_drafter_failed:
             return
-        assert isinstance(observer, Observer)
         num_pending = tap.streams.shape[1] - len(draft)
         rows = [*range(num_pending), *(num_pending + node for node in accepted)]
         streams = {layer: tap.streams[at, rows] for at, layer in enumerate(tap.layers)}
@@ -356,11 +360,10 @@ class Session:
 
     def _teach(self, draft: Draft, num_accepted: int, took_ms: float | None) -> None:
         """Let a learner see what its draft came to."""
-        learner = self.drafter
-        if self._has_drafter_failed or not isinstance(learner, Learner):
+        if self._has_drafter_failed or self._learner is None:
             return
         try:
-            learner.verified(draft, num_accepted, took_ms)
+            self._learner.verified(draft, num_accepted, took_ms)
         except Exception:
             self._give_up_drafter()
 

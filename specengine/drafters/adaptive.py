@@ -26,7 +26,15 @@ import torch
 
 from specengine.cache.kv_cache import KVCache
 from specengine.draft import NOTHING, Draft
-from specengine.drafters.base import Drafter, DrafterSource, Remembers, SharesCache, layers_of, show
+from specengine.drafters.base import (
+    Drafter,
+    DrafterSource,
+    Remembers,
+    SharesCache,
+    layers_of,
+    observers_of,
+    show,
+)
 from specengine.drafters.pass_times import PassTimes
 from specengine.sampling import GREEDY, Sampling
 from specengine.trouble import log_trouble
@@ -542,15 +550,18 @@ class ObservingDrafter(AdaptiveDrafter):
         started: contextlib.ExitStack,
     ) -> None:
         super().__init__(members, times, clock, started)
+        self._observing = [
+            (member, observer) for member in members for observer in observers_of([member.drafter])
+        ]
         self.layers = layers_of([member.drafter for member in members])
         """Those that any of them wants to see."""
 
     def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
         """Show each of them its layers."""
-        for member in self._members:
+        for member, observer in self._observing:
             if not member.has_failed:
                 try:
-                    show(member.drafter, streams, start)
+                    show(observer, streams, start)
                 except Exception:
                     member.fail()
 

@@ -108,13 +108,17 @@ class Remembers(Protocol):
         ...
 
 
+def observers_of(drafters: Sequence[Drafter]) -> list[Observer]:
+    """Return those that look at the target's residual streams."""
+    return [drafter for drafter in drafters if isinstance(drafter, Observer)]
+
+
 def layers_of(drafters: Sequence[Drafter]) -> tuple[int, ...]:
     """Return the layers whose streams any of several drafters wants to see, ascending."""
-    wanted = [drafter.layers for drafter in drafters if isinstance(drafter, Observer)]
+    wanted = [observer.layers for observer in observers_of(drafters)]
     return tuple(sorted({layer for layers in wanted for layer in layers}))
 
 
-def show(drafter: Drafter, streams: Mapping[int, torch.Tensor], start: int) -> None:
-    """Let a drafter see those streams that it wants to see, if any."""
-    if isinstance(drafter, Observer):
-        drafter.observe({layer: streams[layer] for layer in drafter.layers}, start)
+def show(observer: Observer, streams: Mapping[int, torch.Tensor], start: int) -> None:
+    """Let a drafter see those streams that it wants to see."""
+    observer.observe({layer: streams[layer] for layer in observer.layers}, start)

@@ -9,7 +9,14 @@ import torch
 
 from specengine.cache.kv_cache import KVCache
 from specengine.draft import NOTHING, Draft
-from specengine.drafters.base import Drafter, DrafterSource, SharesCache, layers_of, show
+from specengine.drafters.base import (
+    Drafter,
+    DrafterSource,
+    SharesCache,
+    layers_of,
+    observers_of,
+    show,
+)
 from specengine.sampling import GREEDY, Sampling
 
 
@@ -59,13 +66,14 @@ class ObservingComposite(CompositeDrafter):
 
     def __init__(self, drafters: Sequence[Drafter], started: contextlib.ExitStack) -> None:
         super().__init__(drafters, started)
+        self._observers = observers_of(drafters)
         self.layers = layers_of(drafters)
         """Those that any of them wants to see."""
 
     def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
         """Show each of them its layers."""
-        for drafter in self._drafters:
-            show(drafter, streams, start)
+        for observer in self._observers:
+            show(observer, streams, start)
 
 
 def _start(

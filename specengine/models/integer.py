@@ -459,7 +459,9 @@ def _give_out(parts: Sequence[Rows], taps: list[int], tapped: torch.Tensor) -> N
     for part in parts:
         end = first + len(part.token_ids)
         if part.tap is not None:
-            part.tap.streams = tapped[[taps.index(layer) for layer in part.tap.layers], first:end]
+            wanted = [taps.index(layer) for layer in part.tap.layers]
+            streams = tapped[:, first:end]
+            part.tap.streams = streams if len(wanted) == len(taps) else streams[wanted]
         first = end
 
 
