@@ -33,7 +33,7 @@ class MedusaDrafts:
 
 
 class MedusaDrafter:
-    """The heads on one request: all they need is the last hidden state."""
+    """The heads on one request: all they need is the last hidden state and the token behind it."""
 
     def __init__(self, network: MedusaNetwork) -> None:
         self._network = network
@@ -53,7 +53,7 @@ class MedusaDrafter:
         if max_tokens <= 0 or self._position != len(token_ids) - 2:
             return NOTHING
         return from_positions(
-            self._network.logits(self._last)[0].softmax(-1),
+            self._network.logits(self._last, torch.tensor([token_ids[-1]]))[0].softmax(-1),
             self._draft_ids,
             max_tokens,
             MedusaDrafts.name,

@@ -139,7 +139,7 @@ def _source(head: Head, target: Target, num_slots: int, weights: Weights | None)
         return StreamingDrafts(head, target, weights())
     make, embedding = product_maker(target), embedding_of(target)
     if head.kind == "medusa":
-        return MedusaDrafts(MedusaNetwork(head, make))
+        return MedusaDrafts(MedusaNetwork(head, embedding, make))
     output = None
     if not head.has("lm_head.weight") and head.kind in ("eagle1", "dflash"):
         output = output_of(target)

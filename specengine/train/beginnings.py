@@ -83,8 +83,10 @@ def begin(
         "lm_head.weight": frozen.head[draft_ids].clone(),
     }
     if kind == "medusa":
+        tensors["token_norm.weight"] = torch.ones(hidden)
         for number in range(depth):
             tensors[f"heads.{number}.linear.weight"] = torch.zeros(hidden, hidden)
+            tensors[f"heads.{number}.token.weight"] = torch.zeros(hidden, hidden)
             tensors[f"heads.{number}.linear.bias"] = torch.zeros(hidden)
     elif kind == "draft_model":
         for number, source in enumerate(_spread(architecture.num_layers)):

@@ -114,10 +114,11 @@ def plain_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 
 
 def _medusa(head: Head, frozen: Frozen, shard: Shard) -> Iterator[Guesses]:
-    """Head k sees position i and guesses what follows position i + 1 + k."""
-    network = MedusaNetwork(head, plain_product)
+    """Head k sees position i and the token behind it, and guesses what follows i + 1 + k."""
+    network = MedusaNetwork(head, frozen.embedding, plain_product)
     length = shard.token_ids.shape[1]
-    rows = network.rows({layer: stream.float() for layer, stream in shard.streams.items()})
+    streams = {layer: shard.streams[layer][:, :-1].float() for layer in head.layers}
+    rows = network.rows(streams, shard.token_ids[:, 1:])
     for depth in range(head.depth):
         places = torch.arange(1 + depth, length)
         score = functools.partial(network.scores, depth)

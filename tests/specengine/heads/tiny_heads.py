@@ -43,8 +43,10 @@ def tiny_head(kind: Kind, architecture: Architecture, seed: int = 0) -> Head:
     vector("norm.weight")
     last = architecture.num_layers
     if kind == "medusa":
+        vector("token_norm.weight")
         for number in range(DEPTH):
             matrix(f"heads.{number}.linear.weight", hidden, hidden)
+            matrix(f"heads.{number}.token.weight", hidden, hidden)
             tensors[f"heads.{number}.linear.bias"] = torch.zeros(hidden)
         return Head(kind, (last,), DEPTH, sizes, tensors, draft_ids.sort().values)
     layers = {"mtp": (last,), "draft_model": ()}.get(kind, (0, 1, last))
