@@ -16,7 +16,7 @@ from lsp_server.documents import Edit
 from lsp_server.place import Place
 from lsp_server.postprocess import stream_end, to_lf
 from lsp_server.prompt import Prompt
-from lsp_server.stop_rules import opening_len
+from lsp_server.stop_rules import opening_blanks_len, opening_len
 from lsp_server.suggestion_cache import Suggestion
 from lsp_server.typed import Typed
 from specengine.client import Client
@@ -180,6 +180,7 @@ class Run:
         piece = self._held_back + chunk.text
         self._held_back = "\r" if piece.endswith("\r") else ""
         self.text += to_lf(piece.removesuffix("\r"))
+        self._drop_opening_blanks()
         if (end := self._end()) is not None:
             self.text = self.text[:end]
             self._is_ended = True
@@ -189,6 +190,14 @@ class Run:
             self.cancel(CancelCause.SUPERSEDED)
         elif (lines := self.whole_lines)[opening_len(lines, self.plan.place) :].strip():
             _resolve(self.has_line)
+
+    def _drop_opening_blanks(self) -> None:
+        """Let the text begin where the suggestion will, as what is typed is held against it."""
+        if self.plan.forced or self._typed.text:
+            return
+        known = self.plan.known
+        own = self.text[len(known) :]
+        self.text = known + own[opening_blanks_len(own, self.plan.place) :]
 
     def _take_done(self, done: Done) -> None:
         if not self.is_running:

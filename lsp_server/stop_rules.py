@@ -54,6 +54,8 @@ MAX_SHORT_LOOPED_CHARS: Final = 96
 
 _FENCE: Final = re.compile(r"[ \t]*(?:```|~~~(?!~))")
 _OPENING_FENCE: Final = re.compile(r"\s*(?:```|~~~)[^\n]*(?:\n|\Z)")
+_OPENING_BLANKS: Final = re.compile(r"(?:[ \t]*\n)+(?P<indent>[ \t]+)(?P<word>[^\s@]\w*)")
+_DEFINING: Final = ("async", "class", "def")
 _BULLET: Final = re.compile(r"\s*(?:(?:[-*•]|\d+[.)])[ \t]+)?(?:\*\*|__)?")
 _INLINE_CODE: Final = re.compile(r"`[^`\n]+`")
 _CONTRACTION: Final = r"(?<=[a-z])['\u2019](?:s|t|re|ll|ve|m|d)\b"
@@ -144,14 +146,38 @@ LINE_RULES: Final = (end_at_fence, end_at_talk, end_at_loop)
 
 
 def opening_len(text: str, place: Place) -> int:
-    """Return the length of a fence that opens the text, with an indentation given twice."""
+    """Return the length of what opens the text and is no part of it.
+
+    That is a fence, with an indentation given twice, or blank lines.
+    """
     if place.is_prose or place.before.strip():
         return 0
     opening = _OPENING_FENCE.match(text)
     if opening is None:
-        return 0
+        return opening_blanks_len(text, place)
     is_indented_again = place.before and text.startswith(place.before, opening.end())
     return opening.end() + (len(place.before) if is_indented_again else 0)
+
+
+def opening_blanks_len(text: str, place: Place) -> int:
+    """Return the length of blank lines before a line of a block, with an indentation given twice.
+
+    The cursor's line is blank already. Above a definition they are style, and stay; in a language
+    with brackets they are left alone, as any line may begin one there.
+    """
+    is_blank = not (place.before + place.rest).strip()
+    if not is_blank or place.grammar is None or not place.grammar.is_indented:
+        return 0
+    opening = _OPENING_BLANKS.match(text)
+    if opening is None or not opening["indent"].startswith(place.before):
+        return 0
+    # A word that still grows may become one of those.
+    word, grows = opening["word"], opening.end() == len(text)
+    if any(each == word or (grows and each.startswith(word)) for each in _DEFINING):
+        return 0
+    if 0 in find_quoted_lines(place.above + place.before, text, place.grammar):
+        return 0
+    return opening.start("indent") + len(place.before)
 
 
 def is_decided(line: str, place: Place) -> bool:

@@ -8,6 +8,7 @@ Source:  Bavarian et al. 2022, arXiv 2207.14255: single-line, multi-line and ran
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +24,8 @@ LINE_TOKENS: Final = 48
 """No single missing line is longer."""
 MAX_TOKENS: Final = 256
 """Where a text ends at the latest that may have several lines."""
+
+_OPENING_BLANKS: Final = re.compile(r"(?:[ \t]*\n)+(?P<indent>[ \t]+)(?!@|(?:async|class|def)\b)\S")
 
 OnProgress = Callable[[float, str], None]
 Judge = Callable[[Sequence[str]], Sequence[bool]]
@@ -115,14 +118,31 @@ class Gap:
     infilling: Infilling
     has_whole_lines: bool
 
+    def shown(self, text: str) -> str:
+        """Return a text for a single line as the language server shows it.
+
+        It drops blank lines in front of a line of a block, on a line that is blank itself.
+        """
+        if not self.has_whole_lines or "\n" in self.missing:
+            return text
+        before = self.prefix.rpartition("\n")[2]
+        opening = _OPENING_BLANKS.match(text)
+        if opening is None or not opening["indent"].startswith(before):
+            return text
+        return text[opening.start("indent") + len(before) :]
+
     def has_enough(self, text: str) -> bool:
         """Whether a text is as long as what is missing, in lines or characters."""
-        if self.has_whole_lines:
-            return text.count("\n") > self.missing.count("\n")
-        return len(text) >= len(self.missing)
+        if not self.has_whole_lines:
+            return len(text) >= len(self.missing)
+        shown = self.shown(text)
+        # Blank lines alone may turn out not to be shown.
+        is_open = "\n" not in self.missing and not shown.strip()
+        return not is_open and shown.count("\n") > self.missing.count("\n")
 
     def cut(self, text: str) -> str:
         """Return as many lines of a text as are missing, or as many characters."""
+        text = self.shown(text)
         if self.has_whole_lines:
             return "\n".join(text.split("\n")[: self.missing.count("\n") + 1])
         return text[: len(self.missing)]

@@ -191,6 +191,36 @@ def test_opening_fence_has_a_length():
     assert opening_len("x", place()) == 0
 
 
+@pytest.mark.parametrize(
+    ("prefix", "text", "expected"),
+    [
+        ("def f():\n    x = 1\n", "\n    return x", 1),
+        ("def f():\n    x = 1\n", "\n  \n    return x", 4),
+        ("def f():\n    x = 1\n    ", "\n    return x", 5),
+        ("def f():\n    x = 1\n    ", "\n        return x", 5),
+        ("def f():\n    x = 1\n    ", "\n  return x", 0),
+        ("def f():\n    x = 1\n", "\nreturn x", 0),
+        ("def f():\n    x = 1", "\n\n    return x", 0),
+        ("class A:\n    x = 1\n", "\n    def f(self):", 0),
+        ("class A:\n    x = 1\n", "\n    async def f(self):", 0),
+        ("class A:\n    x = 1\n", "\n    @property", 0),
+        ("class A:\n    x = 1\n", "\n    defaults = 1", 1),
+        ("class A:\n    x = 1\n", "\n    de", 0),
+        ("class A:\n    x = 1\n", "\n    ", 0),
+        ("def f():\n    x = 1\n", "\n    x", 1),
+        ('def f():\n    """Do.\n', "\n    Twice.", 0),
+    ],
+)
+def test_blank_lines_before_a_line_of_a_block_are_an_opening(prefix: str, text: str, expected: int):
+    assert opening_len(text, place(prefix=prefix)) == expected
+    assert opening_len(text, place("javascript", prefix)) == 0
+
+
+def test_blank_lines_stay_where_the_cursor_s_line_goes_on():
+    where = Place("    ", "foo()", (), grammar=grammar_of("python"))
+    assert opening_len("\n    return x", where) == 0
+
+
 def test_sentence_needs_names_beside_each_other():
     python, java = grammar_of("python"), grammar_of("java")
     assert python is not None

@@ -109,6 +109,34 @@ def typed(text: str, at: int = CURSOR) -> Edit:
     return Edit(at, at, text)
 
 
+BLANK = replace(PLAN, place=replace(PLAN.place, grammar=grammar_of("python")))
+
+
+def test_blank_lines_that_open_a_text_are_no_part_of_it(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start(BLANK)
+        for text in ("\n", "    re", "turn 1\n", "\n", "x = 2\n"):
+            request.write(text)
+        await run.settled
+        assert run.text == "return 1"
+        assert stage.cached(PROMPT) == "return 1"
+
+    play(tmp_path, scene)
+
+
+def test_a_blank_line_that_was_typed_stays(tmp_path: Path):
+    async def scene(stage: Stage) -> None:
+        run, request = await stage.start(BLANK)
+        request.write("\n")
+        await stage.wait_text(run, "\n")
+        assert run.follow(typed("\n"))
+        request.write("    return 1")
+        await stage.wait_text(run, "\n    return 1")
+        assert run.remaining == "    return 1"
+
+    play(tmp_path, scene)
+
+
 def test_run_ends_where_its_block_ends(tmp_path: Path):
     async def scene(stage: Stage) -> None:
         run, request = await stage.start()

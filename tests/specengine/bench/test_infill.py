@@ -85,6 +85,25 @@ def test_lines_are_cut_to_as_many_as_are_missing(text: str, kept: str):
     assert place.has_enough(text) == (text.count("\n") >= 2)
 
 
+@pytest.mark.parametrize(
+    ("text", "kept", "is_enough"),
+    [
+        ("\n    y = x\n", "    y = x", True),
+        ("\n  \n    y = x", "    y = x", False),
+        ("\n    def g", "", True),
+        ("\ny = x", "", True),
+        ("\n    ", "", False),
+    ],
+)
+def test_blank_lines_before_a_single_missing_one_are_not_shown(
+    text: str, kept: str, is_enough: bool
+):
+    place = lines("    y = x\n")
+    assert place.cut(text) == kept
+    assert place.has_enough(text) is is_enough
+    assert lines("    x\n    y\n").cut("\n    x\n") == "\n    x"
+
+
 def test_span_is_cut_to_as_many_characters_as_are_missing():
     place = span("é\n  y")
     assert place.cut("perations") == "perat"
