@@ -48,7 +48,7 @@ verifies what it drafts. Licence: {making.licence}, as the target.
 - Trained on {last.tokens:,} tokens in {last.step:,} steps, {last.seconds / 3600:.1f} hours; the
   streams are of {making.num_stream_tokens:,} positions
 - Size: {making.num_bytes / 1e6:.1f} MB
-- Text: {making.corpus}
+- Text: {making.corpus}. From there come the prompts; how they go on the target wrote itself
 
 ## On packages that are held out
 
