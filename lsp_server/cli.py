@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from lsp_server.server import make_server
+from specengine.garbage import nothing_to_collect
 from specengine.launch import program_version
 from specengine.trouble import Formatter, take_over_threads
 
@@ -28,7 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("pygls").setLevel(logging.CRITICAL)
     for name in ("asyncio", "httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    server = make_server()
+    with nothing_to_collect():
+        from lsp_server.server import make_server
+
+        server = make_server()
     if options.tcp is None:
         server.start_io()
     else:

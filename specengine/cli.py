@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from specengine.errors import SpecEngineError
+from specengine.garbage import nothing_to_collect
 from specengine.launch import EngineCommand, absolute_model
 from specengine.trouble import Formatter, take_over_threads
 
@@ -241,8 +242,9 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 def _serve(options: argparse.Namespace) -> None:
     _spin_briefly()
-    from specengine.serve import Door, HttpDoorSettings, serve
-    from specengine.settings import load_settings
+    with nothing_to_collect():
+        from specengine.serve import Door, HttpDoorSettings, serve
+        from specengine.settings import load_settings
 
     _log_to_stderr()
     names = ("model", "drafter", "draft_model", "precision", "device", "threads", "idle_exit_s")

@@ -49,11 +49,17 @@ def test_document_with_a_broken_change_is_no_end():
 def test_engine_process_is_never_imported():
     """The language server starts quickly and small: torch stays where it belongs."""
     code = (
-        "import sys, lsp_server.cli; bad = {'torch', 'transformers', 'tokenizers', 'numpy',"
+        "import sys, lsp_server.server; bad = {'torch', 'transformers', 'tokenizers', 'numpy',"
         " 'tree_sitter_python'} & set(sys.modules); sys.exit(' '.join(bad) or 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+def test_importing_the_command_line_imports_no_server():
+    """What comes with the server is imported while nobody looks for garbage."""
+    code = "import sys, lsp_server.cli; sys.exit('lsprotocol' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_address_is_host_and_port():
