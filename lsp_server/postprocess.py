@@ -33,11 +33,8 @@ _WORDLESS: Final = re.compile(r"\s*[^\w\s(\[{<][^\w(\[{<]*")
 _MEANINGLESS: Final = re.compile(r"[\s#/*.\-_=<>!~\\]*")
 
 
-def drop_opening(text: str, place: Place) -> str:
-    """Drop what opens the text and is no part of it: blank lines, or a fence around all of it.
-
-    The fence that closes it is where the text ends.
-    """
+def drop_opening_fence(text: str, place: Place) -> str:
+    """Drop a fence around all of the text; the one that closes it is where the text ends."""
     return text[opening_len(text, place) :]
 
 
@@ -134,7 +131,7 @@ def drop_meaningless(text: str, place: Place) -> str:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    drop_opening,
+    drop_opening_fence,
     *STOP_RULES,
     match_indentation,
     end_at_next_line,

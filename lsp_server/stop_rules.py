@@ -54,7 +54,7 @@ MAX_SHORT_LOOPED_CHARS: Final = 96
 
 _FENCE: Final = re.compile(r"[ \t]*(?:```|~~~(?!~))")
 _OPENING_FENCE: Final = re.compile(r"\s*(?:```|~~~)[^\n]*(?:\n|\Z)")
-_OPENING_BLANKS: Final = re.compile(r"(?:[ \t]*\n)+(?P<indent>[ \t]+)(?P<word>[^\s@]\w*)")
+_OPENING_BLANKS: Final = re.compile(r"(?:[ \t]*\n)+(?P<indent>[ \t]+)(?P<word>[^\s@#]\w*)")
 _DEFINING: Final = ("async", "class", "def")
 _BULLET: Final = re.compile(r"\s*(?:(?:[-*•]|\d+[.)])[ \t]+)?(?:\*\*|__)?")
 _INLINE_CODE: Final = re.compile(r"`[^`\n]+`")
@@ -146,15 +146,12 @@ LINE_RULES: Final = (end_at_fence, end_at_talk, end_at_loop)
 
 
 def opening_len(text: str, place: Place) -> int:
-    """Return the length of what opens the text and is no part of it.
-
-    That is a fence, with an indentation given twice, or blank lines.
-    """
+    """Return the length of a fence that opens the text, with an indentation given twice."""
     if place.is_prose or place.before.strip():
         return 0
     opening = _OPENING_FENCE.match(text)
     if opening is None:
-        return opening_blanks_len(text, place)
+        return 0
     is_indented_again = place.before and text.startswith(place.before, opening.end())
     return opening.end() + (len(place.before) if is_indented_again else 0)
 
@@ -162,8 +159,8 @@ def opening_len(text: str, place: Place) -> int:
 def opening_blanks_len(text: str, place: Place) -> int:
     """Return the length of blank lines before a line of a block, with an indentation given twice.
 
-    The cursor's line is blank already. Above a definition they are style, and stay; in a language
-    with brackets they are left alone, as any line may begin one there.
+    The cursor's line is blank already. Above a definition or a comment they are style, and stay; in
+    a language with brackets they are left alone, as any line may begin a definition there.
     """
     is_blank = not (place.before + place.rest).strip()
     if not is_blank or place.grammar is None or not place.grammar.is_indented:

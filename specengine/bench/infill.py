@@ -25,7 +25,8 @@ LINE_TOKENS: Final = 48
 MAX_TOKENS: Final = 256
 """Where a text ends at the latest that may have several lines."""
 
-_OPENING_BLANKS: Final = re.compile(r"(?:[ \t]*\n)+(?P<indent>[ \t]+)(?!@|(?:async|class|def)\b)\S")
+_OPENING_BLANKS: Final = re.compile(r"(?:[ \t]*\n)+(?P<indent>[ \t]+)(?P<word>[^\s@#]\w*)")
+_DEFINING: Final = ("async", "class", "def")
 
 OnProgress = Callable[[float, str], None]
 Judge = Callable[[Sequence[str]], Sequence[bool]]
@@ -121,13 +122,17 @@ class Gap:
     def shown(self, text: str) -> str:
         """Return a text for a single line as the language server shows it.
 
-        It drops blank lines in front of a line of a block, on a line that is blank itself.
+        It drops blank lines in front of a line of a block, on a line that is blank itself. Those of
+        docstrings and above definitions it keeps.
         """
-        if not self.has_whole_lines or "\n" in self.missing:
+        is_in_docstring = self.prefix.count('"""') % 2 == 1
+        if not self.has_whole_lines or "\n" in self.missing or is_in_docstring:
             return text
         before = self.prefix.rpartition("\n")[2]
         opening = _OPENING_BLANKS.match(text)
-        if opening is None or not opening["indent"].startswith(before):
+        if opening is None or opening["word"] in _DEFINING:
+            return text
+        if not opening["indent"].startswith(before):
             return text
         return text[opening.start("indent") + len(before) :]
 
@@ -136,8 +141,10 @@ class Gap:
         if not self.has_whole_lines:
             return len(text) >= len(self.missing)
         shown = self.shown(text)
-        # Blank lines alone may turn out not to be shown.
-        is_open = "\n" not in self.missing and not shown.strip()
+        # Blank lines may turn out not to be shown; the word behind them may still grow.
+        opening = _OPENING_BLANKS.match(text)
+        grows = not text.strip() or (opening is not None and opening.end() == len(text))
+        is_open = "\n" not in self.missing and grows
         return not is_open and shown.count("\n") > self.missing.count("\n")
 
     def cut(self, text: str) -> str:

@@ -23,8 +23,9 @@ class Drafter(Protocol):
         """Return a draft that continues ``token_ids``, of at most ``max_tokens``.
 
         ``token_ids`` are prompt and committed tokens. They only grow from call to call. A drafter
-        makes at most one forward pass a call, so that a cancel is seen after it; None says that the
-        draft is not ready, and asks to be called again with the same arguments.
+        makes at most one forward pass a call, so that a cancel is seen after it, or a whole draft
+        where each pass would wait for the host; None says that the draft is not ready, and asks to
+        be called again with the same arguments.
         """
         ...
 

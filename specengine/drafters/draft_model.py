@@ -108,6 +108,8 @@ class ModelDrafter:
 
     def close(self) -> None:
         """Give the slot back; its rows serve the next request."""
+        # A chain that a device could not end has left rows of tokens that nobody knows.
+        self._slot.cache.truncate(len(self._known))
         self._prefixes.release(self._slot, self._known)
 
     def _rewind(self, token_ids: Sequence[int]) -> None:

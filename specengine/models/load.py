@@ -157,8 +157,8 @@ def read_weights(
             on_fraction((index + 1) / sizes.num_layers)
     head = embedding
     if not sizes.has_tied_embeddings:
-        # It is part of no product, so nothing else looks at it.
-        if not bool(embedding.isfinite().all()):
+        # It is part of no product, so nothing else looks at it. In pieces, which need no memory.
+        if not all(bool(piece.isfinite().all()) for piece in embedding.split(1024)):
             raise LoadError("model.embed_tokens.weight holds values that are no numbers.")
         head = reader.matrix("lm_head.weight", sizes.vocab_size, sizes.hidden_size)
     final_norm = reader.vector("model.norm.weight", sizes.hidden_size)

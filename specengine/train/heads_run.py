@@ -187,7 +187,8 @@ def _streams(
     numbers = {"train": options.stream_tokens // (ROWS * LENGTH), "held-out": MEASURED_SHARDS}
     documents = {"train": corpus.train, "held-out": corpus.held_out}
     stores = {part: StreamStore(folder / part, name, layers) for part in numbers}
-    layout, ends = base.layout(), base.tokenizer().special_ids
+    layout, tokenizer = base.layout(), base.tokenizer()
+    ends = tokenizer.end_ids | tokenizer.special_ids  # as in the engine
     target: Target | None = None
     for part, store in stores.items():
         if len(store) >= numbers[part]:

@@ -10,7 +10,7 @@ from lsp_server.postprocess import (
     drop_closers_below,
     drop_duplicate_of_next_line,
     drop_meaningless,
-    drop_opening,
+    drop_opening_fence,
     drop_overlap_with_rest,
     end_at_next_line,
     match_indentation,
@@ -38,8 +38,8 @@ def place(before: str = "", rest: str = "", *next_lines: str, is_prose: bool = F
     ],
 )
 def test_fence_around_the_text_is_dropped(before: str, text: str, expected: str):
-    assert expected == drop_opening(text, place(before))
-    assert text == drop_opening(text, place(before, is_prose=True))
+    assert expected == drop_opening_fence(text, place(before))
+    assert text == drop_opening_fence(text, place(before, is_prose=True))
 
 
 @pytest.mark.parametrize(

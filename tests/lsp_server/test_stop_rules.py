@@ -25,6 +25,7 @@ from lsp_server.stop_rules import (
     is_decided,
     is_loop,
     is_sentence,
+    opening_blanks_len,
     opening_len,
 )
 from lsp_server.syntax import grammar_of
@@ -204,6 +205,7 @@ def test_opening_fence_has_a_length():
         ("class A:\n    x = 1\n", "\n    def f(self):", 0),
         ("class A:\n    x = 1\n", "\n    async def f(self):", 0),
         ("class A:\n    x = 1\n", "\n    @property", 0),
+        ("class A:\n    x = 1\n", "\n    # Does.\n    def f(self):", 0),
         ("class A:\n    x = 1\n", "\n    defaults = 1", 1),
         ("class A:\n    x = 1\n", "\n    de", 0),
         ("class A:\n    x = 1\n", "\n    ", 0),
@@ -212,13 +214,13 @@ def test_opening_fence_has_a_length():
     ],
 )
 def test_blank_lines_before_a_line_of_a_block_are_an_opening(prefix: str, text: str, expected: int):
-    assert opening_len(text, place(prefix=prefix)) == expected
-    assert opening_len(text, place("javascript", prefix)) == 0
+    assert opening_blanks_len(text, place(prefix=prefix)) == expected
+    assert opening_blanks_len(text, place("javascript", prefix)) == 0
 
 
 def test_blank_lines_stay_where_the_cursor_s_line_goes_on():
     where = Place("    ", "foo()", (), grammar=grammar_of("python"))
-    assert opening_len("\n    return x", where) == 0
+    assert opening_blanks_len("\n    return x", where) == 0
 
 
 def test_sentence_needs_names_beside_each_other():

@@ -495,3 +495,35 @@ def test_answer_stays_on_its_line(tmp_path: Path):
         assert item.range.start.line == item.range.end.line == 0
 
     play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_a_blank_line_in_the_middle_of_a_run_is_shown_as_it_is(tmp_path: Path, accepts: bool):
+    async def scene(stage: Stage) -> None:
+        completion = CompletionSettings(patience_ms=1)
+        stage.state.settings = replace(stage.state.settings, completion=completion)
+        await stage.connect()
+        stage.open("def f(x):\n")
+        answer = stage.ask(1, 0)
+        request = await stage.engine.next_request()
+        request.write("    a = 1\n")
+        assert texts(await answer) == ["    a = 1"]
+        stage.insert(1, 0, "    a = 1")
+        stage.insert(1, 9, "\n")
+        answer = stage.ask(2, 0)
+        await stage.settle()
+        request.write("\n    if x:\n")
+        assert texts(await answer) == ["\n    if x:"]
+        rest = "\n        a = 2\n    return a"
+        if accepts:
+            stage.insert(2, 0, "\n    if x:")
+            request.answer(f"{rest[1:]}\n")
+            assert texts(await stage.ask(3, 9)) == [rest]
+        else:
+            request.answer(f"{rest[1:]}\n")
+            while (last := texts(await stage.ask(2, 0))) == ["\n    if x:"]:
+                await stage.settle()
+            assert last == [f"\n    if x:{rest}"]
+        assert stage.engine.num_requests == 1
+
+    play(tmp_path, scene)

@@ -91,6 +91,9 @@ def test_lines_are_cut_to_as_many_as_are_missing(text: str, kept: str):
         ("\n    y = x\n", "    y = x", True),
         ("\n  \n    y = x", "    y = x", False),
         ("\n    def g", "", True),
+        ("\n    async", "", False),
+        ("\n    asyncio.run()\n", "    asyncio.run()", True),
+        ("\n    # g\n", "", True),
         ("\ny = x", "", True),
         ("\n    ", "", False),
     ],
@@ -102,6 +105,8 @@ def test_blank_lines_before_a_single_missing_one_are_not_shown(
     assert place.cut(text) == kept
     assert place.has_enough(text) is is_enough
     assert lines("    x\n    y\n").cut("\n    x\n") == "\n    x"
+    in_docstring = replace(place, prefix='def f(x):\n    """Do.\n')
+    assert in_docstring.cut("\n    Twice.\n") == ""
 
 
 def test_span_is_cut_to_as_many_characters_as_are_missing():

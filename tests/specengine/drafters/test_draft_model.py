@@ -15,7 +15,7 @@ from specengine.drafters.draft_model import (
 )
 from specengine.errors import ModelsIncompatible
 from specengine.models.decoder import Decoder
-from specengine.models.graphs import GraphDecoder, run_again
+from specengine.models.graphs import GraphDecoder, Replay, run_again
 from specengine.models.tokenizer import Tokenizer
 from specengine.sampling import Sampling
 from tests.specengine.tiny import SPECIAL, greedy, tiny_decoder, tiny_tokenizer
@@ -128,6 +128,36 @@ def test_a_draft_of_a_device_stays_inside_the_cache(model: Decoder) -> None:
     prompt = (PROMPT * 40)[:253]
     draft = proposal(drafts(recorded(model)).start(prompt), prompt, 8)
     assert list(draft.token_ids) == greedy(model, prompt, 3)
+
+
+class Fails:
+    """A device whose memory ends while it makes a pass."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def __call__(self, one_pass: Replay) -> Replay:
+        def replay() -> None:
+            self._left -= 1
+            if self._left == 0:
+                raise torch.OutOfMemoryError("no memory is left.")
+            one_pass()
+
+        return replay
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_device_that_fails_within_a_draft_costs_no_slot(model: Decoder, at: int) -> None:
+    device = GraphDecoder(
+        model.architecture, model.weights, "float32", step_rows=4, recorder=Fails(at)
+    )
+    source = ModelDrafts(device, frozenset(), 1, 256)
+    drafter = source.start(PROMPT)
+    with pytest.raises(torch.OutOfMemoryError):
+        drafter.propose(PROMPT, 5)
+    drafter.close()
+    again = source.start(PROMPT)
+    assert list(proposal(again, PROMPT, 5).token_ids) == greedy(model, PROMPT, 5)
 
 
 def test_a_draft_is_begun_anew_when_the_text_has_grown_meanwhile(model: Decoder) -> None:
