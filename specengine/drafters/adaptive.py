@@ -50,14 +50,17 @@ FIRST_BELIEF: Final = 0.5
 BELIEF_WEIGHT: Final = 4.0
 """Verdicts that this weighs as much as."""
 
-CHEAP: Final = 0.1
+CHEAP: Final = 0.2
 """A drafter that takes less than this share of a pass is asked before every pass."""
 
 IDLE_AFTER: Final = 16
-"""Passes in a row without a draft worth proposing, after which a cheap drafter"""
+"""Passes in a row without a draft worth asking for, after which a cheap drafter"""
 
 IDLE_TURNS: Final = 4
-"""is asked before every fourth pass only."""
+"""is asked before every fourth pass only,"""
+
+IDLE_SHARE: Final = 0.02
+"""or so seldom that it takes no more than this share of the time."""
 
 PROBE_TOKENS: Final = 2
 """Length of a draft that only shows whether a drafter pays by now."""
@@ -327,12 +330,12 @@ class Member:
     drafter: Drafter
     has_failed: bool = False
     num_idle: int = 0
-    """Passes in a row for which it had nothing worth proposing."""
+    """Passes in a row for which it had nothing worth asking it for."""
 
-    @property
-    def rests(self) -> bool:
+    def rests(self, plain_ms: float) -> bool:
         """Whether it is not worth the time to ask it before this pass."""
-        return self.num_idle >= IDLE_AFTER and self.num_idle % IDLE_TURNS > 0
+        turns = max(IDLE_TURNS, round(self.part.mean_ms / (IDLE_SHARE * plain_ms)))
+        return self.num_idle >= IDLE_AFTER and self.num_idle % turns > 0
 
     def fail(self) -> None:
         """Log the exception that is being handled; the request goes on without it."""
@@ -458,14 +461,15 @@ class AdaptiveDrafter:
                     return Plan(member, min(PROBE_TOKENS, max_tokens), costs, best, is_probe=True)
             elif part.mean_ms >= CHEAP * plain_ms:
                 planned = _better(planned, self._weighed(member, max_tokens, costs, price))
-            elif member.rests:
+            elif member.rests(plain_ms):
                 member.num_idle += 1
             else:
                 plan = Plan(member, max_tokens, costs, best)
                 if (draft := self._call(plan, token_ids)) is None:
                     return plan
                 choice = self._cut_to_worth(member, draft, costs)
-                member.num_idle = 0 if len(choice.draft) else member.num_idle + 1
+                is_worth_asking = choice.value > price * part.mean_ms
+                member.num_idle = 0 if is_worth_asking else member.num_idle + 1
                 best = _better(best, choice)
         if planned.member is not None and planned.value > best.value:
             is_probe = planned.value == PROBE_VALUE
