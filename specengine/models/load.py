@@ -158,7 +158,8 @@ def read_weights(
     head = embedding
     if not sizes.has_tied_embeddings:
         # It is part of no product, so nothing else looks at it. In pieces, which need no memory.
-        if not all(bool(piece.isfinite().all()) for piece in embedding.split(1024)):
+        pieces = torch.split(embedding, 1024)
+        if not all(bool(piece.isfinite().all()) for piece in pieces):
             raise LoadError("model.embed_tokens.weight holds values that are no numbers.")
         head = reader.matrix("lm_head.weight", sizes.vocab_size, sizes.hidden_size)
     final_norm = reader.vector("model.norm.weight", sizes.hidden_size)
