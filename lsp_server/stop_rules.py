@@ -15,6 +15,7 @@ from typing import Final
 from lsp_server.place import Place
 from lsp_server.quoting import find_quoted_lines
 from lsp_server.syntax import Grammar, parse, words
+from specengine import blank_lines
 
 Rule = Callable[[str, Place], str]
 """Takes a text and its place, and returns it shortened."""
@@ -54,8 +55,6 @@ MAX_SHORT_LOOPED_CHARS: Final = 96
 
 _FENCE: Final = re.compile(r"[ \t]*(?:```|~~~(?!~))")
 _OPENING_FENCE: Final = re.compile(r"\s*(?:```|~~~)[^\n]*(?:\n|\Z)")
-_OPENING_BLANKS: Final = re.compile(r"(?:[ \t]*\n)+(?P<indent>[ \t]+)(?P<word>[^\s@#]\w*)")
-_DEFINING: Final = ("async", "class", "def")
 _BULLET: Final = re.compile(r"\s*(?:(?:[-*•]|\d+[.)])[ \t]+)?(?:\*\*|__)?")
 _INLINE_CODE: Final = re.compile(r"`[^`\n]+`")
 _CONTRACTION: Final = r"(?<=[a-z])['\u2019](?:s|t|re|ll|ve|m|d)\b"
@@ -157,24 +156,17 @@ def opening_len(text: str, place: Place) -> int:
 
 
 def opening_blanks_len(text: str, place: Place) -> int:
-    """Return the length of blank lines before a line of a block, with an indentation given twice.
+    """Return the length of blank lines that open a text for a line that is blank already.
 
-    The cursor's line is blank already. Above a definition or a comment they are style, and stay; in
-    a language with brackets they are left alone, as any line may begin a definition there.
+    In strings they stay, and in a language with brackets, where any line may begin a definition.
     """
     is_blank = not (place.before + place.rest).strip()
     if not is_blank or place.grammar is None or not place.grammar.is_indented:
         return 0
-    opening = _OPENING_BLANKS.match(text)
-    if opening is None or not opening["indent"].startswith(place.before):
+    length = blank_lines.opening_len(text, place.before)
+    if length and 0 in find_quoted_lines(place.above + place.before, text, place.grammar):
         return 0
-    # A word that still grows may become one of those.
-    word, grows = opening["word"], opening.end() == len(text)
-    if any(each == word or (grows and each.startswith(word)) for each in _DEFINING):
-        return 0
-    if 0 in find_quoted_lines(place.above + place.before, text, place.grammar):
-        return 0
-    return opening.start("indent") + len(place.before)
+    return length
 
 
 def is_decided(line: str, place: Place) -> bool:

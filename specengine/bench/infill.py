@@ -8,7 +8,6 @@ Source:  Bavarian et al. 2022, arXiv 2207.14255: single-line, multi-line and ran
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from specengine import blank_lines
 from specengine.bench.own import OwnEngine
 from specengine.bench.workloads import Infilling, InfillSet
 from specengine.drafters.base import DrafterSource
@@ -24,9 +24,6 @@ LINE_TOKENS: Final = 48
 """No single missing line is longer."""
 MAX_TOKENS: Final = 256
 """Where a text ends at the latest that may have several lines."""
-
-_OPENING_BLANKS: Final = re.compile(r"(?:[ \t]*\n)+(?P<indent>[ \t]+)(?P<word>[^\s@#]\w*)")
-_DEFINING: Final = ("async", "class", "def")
 
 OnProgress = Callable[[float, str], None]
 Judge = Callable[[Sequence[str]], Sequence[bool]]
@@ -128,13 +125,7 @@ class Gap:
         is_in_docstring = self.prefix.count('"""') % 2 == 1
         if not self.has_whole_lines or "\n" in self.missing or is_in_docstring:
             return text
-        before = self.prefix.rpartition("\n")[2]
-        opening = _OPENING_BLANKS.match(text)
-        if opening is None or opening["word"] in _DEFINING:
-            return text
-        if not opening["indent"].startswith(before):
-            return text
-        return text[opening.start("indent") + len(before) :]
+        return text[blank_lines.opening_len(text, self.prefix.rpartition("\n")[2]) :]
 
     def has_enough(self, text: str) -> bool:
         """Whether a text is as long as what is missing, in lines or characters."""
@@ -142,8 +133,7 @@ class Gap:
             return len(text) >= len(self.missing)
         shown = self.shown(text)
         # Blank lines may turn out not to be shown; the word behind them may still grow.
-        opening = _OPENING_BLANKS.match(text)
-        grows = not text.strip() or (opening is not None and opening.end() == len(text))
+        grows = not text.strip() or (len(text.split()) == 1 and not text[-1].isspace())
         is_open = "\n" not in self.missing and grows
         return not is_open and shown.count("\n") > self.missing.count("\n")
 

@@ -210,13 +210,22 @@ def _row(plan: Plan, shape: str, target: Target, cache: KVCache, context: int) -
 
 
 def _step_ms(plan: Plan, target: Target, cache: KVCache, context: int, width: int) -> list[float]:
-    """Return the milliseconds of some passes; the first, which may record, is left out."""
+    """Return the milliseconds of some passes of so many rows."""
+
+    def one_pass() -> None:
+        float(target.forward([0] * width, cache, num_logits=width)[0, 0])
+
+    return _times_ms(plan, cache, context, one_pass)
+
+
+def _times_ms(plan: Plan, cache: KVCache, context: int, work: Callable[[], object]) -> list[float]:
+    """Return the milliseconds of some calls; the first, which may record, is left out."""
     times: list[float] = []
     for _ in range(plan.repeats + 1):
         # What the positions before hold does not matter for the time.
         cache.length = context
         started = time.perf_counter()
-        float(target.forward([0] * width, cache, num_logits=width)[0, 0])
+        work()
         times.append((time.perf_counter() - started) * 1000)
     return times[1:]
 
@@ -248,10 +257,5 @@ def _unrecorded_ms(plan: Plan, target: Target, context: int) -> float | None:
 def _chained_ms(plan: Plan, target: Target, cache: KVCache, context: int) -> float | None:
     if not isinstance(target, ChainTarget):
         return None
-    times: list[float] = []
-    for _ in range(plan.repeats + 1):
-        cache.length = context
-        started = time.perf_counter()
-        target.greedy_chain([0], cache, CHAINED)
-        times.append((time.perf_counter() - started) * 1000 / CHAINED)
-    return round(statistics.median(times[1:]), 2)
+    times = _times_ms(plan, cache, context, lambda: target.greedy_chain([0], cache, CHAINED))
+    return round(statistics.median(times) / CHAINED, 2)

@@ -29,10 +29,10 @@ from specengine.draft import NOTHING, Draft
 from specengine.drafters.base import (
     Drafter,
     DrafterSource,
+    Observer,
     Remembers,
     SharesCache,
     layers_of,
-    observers_of,
     show,
 )
 from specengine.drafters.pass_times import PassTimes
@@ -555,7 +555,7 @@ class ObservingDrafter(AdaptiveDrafter):
     ) -> None:
         super().__init__(members, times, clock, started)
         self._observing = [
-            (member, observer) for member in members for observer in observers_of([member.drafter])
+            (member, member.drafter) for member in members if isinstance(member.drafter, Observer)
         ]
         self.layers = layers_of([member.drafter for member in members])
         """Those that any of them wants to see."""

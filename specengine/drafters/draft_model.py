@@ -61,6 +61,7 @@ class ModelDrafter:
         vocab_size: int,
     ) -> None:
         self._model = model
+        self._chains = model if isinstance(model, ChainTarget) else None
         self._vocab_size = vocab_size
         # What penalties would change is left to the target.
         self._sampling = replace(
@@ -97,8 +98,8 @@ class ModelDrafter:
         if len(pending) > most:
             self._forward(pending[:most], num_logits=0)
             return None
-        if self._sampling.is_greedy and isinstance(self._model, ChainTarget):
-            return self._chain(self._model, pending, max_tokens)
+        if self._chains is not None and self._sampling.is_greedy:
+            return self._chain(self._chains, pending, max_tokens)
         self._drafted.append(self._choose(self._forward(pending, num_logits=1)))
         if len(self._drafted) < max_tokens and self._drafted[-1] not in self._end_ids:
             return None
