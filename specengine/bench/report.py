@@ -37,7 +37,7 @@ def table_of(records: Sequence[Mapping[str, Any]]) -> str:
     """
     names = list(dict.fromkeys(name for record in records for name in record))
     values = {name: [record.get(name) for record in records] for name in names}
-    common = {name for name in names if len(records) > 1 and len(set(values[name])) == 1}
+    common = {name for name in names if len(records) > 1 and _are_equal(values[name])}
     shown = [f"{name} {_cell(values[name][0])}" for name in names if name in common]
     columns = [_column(name, values[name]) for name in names if name not in common]
     lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
@@ -57,6 +57,10 @@ def write_report(report: Report, file: Path) -> None:
         raise SettingsInvalid(f"cannot write {file}: {error.strerror}.") from error
 
 
+def _are_equal(values: Sequence[Any]) -> bool:
+    return all(value == values[0] for value in values)
+
+
 def _column(name: str, values: Sequence[Any]) -> list[str]:
     cells = [name, *map(_cell, values)]
     width = max(map(len, cells))
@@ -69,4 +73,7 @@ def _cell(value: Any) -> str:
         return NO_VALUE
     if isinstance(value, tuple):
         return " ".join(map(_cell, cast("tuple[Any, ...]", value))) or NO_VALUE
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[Any, Any]", value).items()
+        return " ".join(f"{key}: {_cell(each)}" for key, each in pairs) or NO_VALUE
     return f"{value:.2f}" if isinstance(value, float) else str(value)

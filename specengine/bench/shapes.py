@@ -17,6 +17,9 @@ import msgspec
 import torch
 
 from specengine.cache.kv_cache import KVCache
+from specengine.drafters.base import Observer
+from specengine.drafters.trained import drafts_of
+from specengine.heads.head import Head, HeadSizes
 from specengine.models.architecture import Architecture
 from specengine.models.graphs import GraphDecoder, run_again
 from specengine.models.load import TensorReader
@@ -31,6 +34,12 @@ CONTEXTS: Final = (512, 4096)
 PROMPT_TOKENS: Final = 2048
 REPEATS: Final = 7
 CHAINED: Final = 8
+HEAD_DEPTH: Final = 5
+HEAD_TOKENS: Final = 32_000
+"""Those that the EAGLE head of the measurement knows."""
+HEAD_NORMS: Final = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+COMMITTED: Final = 3
+"""Tokens that it reads before each draft, which is what a pass writes."""
 WEIGHT_SPREAD: Final = 0.02
 
 _QWEN: Final = Architecture(
@@ -109,6 +118,8 @@ class ShapeRow(msgspec.Struct, frozen=True):
     """A pass of 8 rows without CUDA graphs; None where there are none."""
     chained_ms: float | None
     """Of each token of a draft of 8 that the device makes by itself; None where it cannot."""
+    eagle_ms: float
+    """Of a draft by an EAGLE-3 head of the target's sizes: 3 tokens read, a tree of 5 levels."""
     prompt_tok_s: float
     plain_tok_s: float
     synthetic_tok_s: float
@@ -202,6 +213,7 @@ def _row(plan: Plan, shape: str, target: Target, cache: KVCache, context: int) -
         spread=round((max(times[8]) - min(times[8])) / medians[8], 3),
         unrecorded_ms=_unrecorded_ms(plan, target, context),
         chained_ms=_chained_ms(plan, target, cache, context),
+        eagle_ms=_eagle_ms(plan, target),
         prompt_tok_s=round(_prompt_tok_s(plan, target, cache)),
         plain_tok_s=round(1000 / medians[1], 1),
         synthetic_tok_s=round(1000 / medians[8] * expected_tokens(7, ASSUMED_ACCEPTANCE), 1),
@@ -259,3 +271,59 @@ def _chained_ms(plan: Plan, target: Target, cache: KVCache, context: int) -> flo
         return None
     times = _times_ms(plan, cache, context, lambda: target.greedy_chain([0], cache, CHAINED))
     return round(statistics.median(times) / CHAINED, 2)
+
+
+def _eagle_ms(plan: Plan, target: Target) -> float:
+    """Return the milliseconds of a draft; a head looks at as many rows in any context."""
+    source = drafts_of(_eagle_head(target), target, 1)
+    token_ids = [0, 0]
+    drafter = source.start(token_ids)
+    assert isinstance(drafter, Observer)
+    rows = torch.randn(COMMITTED, target.architecture.hidden_size, device=target.kv_shape.device)
+    times: list[float] = []
+    for _ in range(plan.repeats + 1):
+        start = len(token_ids) - 1
+        token_ids += [0] * COMMITTED
+        started = time.perf_counter()
+        drafter.observe(dict.fromkeys(drafter.layers, rows), start)
+        drafter.propose(token_ids, max(STEP_WIDTHS) // 2 - 1)
+        times.append((time.perf_counter() - started) * 1000)
+    return round(statistics.median(times[1:]), 2)
+
+
+def _eagle_head(target: Target) -> Head:
+    """Return a head of random weights that is as large as one layer of the target."""
+    sizes = target.architecture
+    hidden, inner = sizes.hidden_size, sizes.intermediate_size
+    queries, values = (num * sizes.head_dim for num in (sizes.num_heads, sizes.num_kv_heads))
+    matrices = {
+        "fc": (hidden, 3 * hidden),
+        "lm_head": (min(HEAD_TOKENS, sizes.vocab_size), hidden),
+        "layers.0.self_attn.q_proj": (queries, 2 * hidden),
+        "layers.0.self_attn.k_proj": (values, 2 * hidden),
+        "layers.0.self_attn.v_proj": (values, 2 * hidden),
+        "layers.0.self_attn.o_proj": (hidden, queries),
+        "layers.0.mlp.gate_proj": (inner, hidden),
+        "layers.0.mlp.up_proj": (inner, hidden),
+        "layers.0.mlp.down_proj": (hidden, inner),
+    }
+    norms = ("norm", *(f"layers.0.{name}" for name in HEAD_NORMS))
+    reader = RandomReader(torch.bfloat16, target.kv_shape.device)
+    tensors = {f"{name}.weight": reader.matrix(name, *shape) for name, shape in matrices.items()}
+    tensors |= {f"{name}.weight": reader.vector(name, hidden) for name in norms}
+    return Head(
+        kind="eagle",
+        layers=(1, sizes.num_layers // 2, sizes.num_layers),
+        depth=HEAD_DEPTH,
+        sizes=HeadSizes(
+            hidden,
+            inner,
+            sizes.num_heads,
+            sizes.num_kv_heads,
+            sizes.head_dim,
+            sizes.norm_eps,
+            sizes.rope_theta,
+        ),
+        tensors=tensors,
+        draft_ids=torch.arange(matrices["lm_head"][0]),
+    )

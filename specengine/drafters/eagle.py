@@ -5,6 +5,7 @@ Source:  EAGLE-2, Li et al. 2024, arXiv 2406.16858 (dynamic trees); EAGLE-3, arX
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +14,9 @@ import torch
 from specengine.draft import NOTHING, ROOT, Draft
 from specengine.drafters.feature_drafter import FeatureDrafter
 from specengine.heads.candidates import Candidates, to_lists
+from specengine.heads.features import FeatureNetwork
+from specengine.heads.head_cache import HeadCache
+from specengine.heads.recorded import Guess, Nodes, Start, guesses
 
 NAME: Final = "eagle"
 BREADTH: Final = 2
@@ -33,12 +37,21 @@ class EagleDrafter(FeatureDrafter):
         if row is None:
             return NOTHING
         cache = self._reader.caches[0]
-        committed = cache.length
-        found = Candidates()
-        self._branch(found, [(ROOT, row)])
-        self._grow(found, row, len(token_ids), max_tokens)
-        cache.truncate(committed)
+        cache.make_room(self._network.head.depth * BREADTH)
+        if self._recorded is not None:
+            found = self._recorded.make(row, len(token_ids) - 1, [cache], GO_ON)
+        else:
+            committed = cache.length
+            found = Candidates()
+            self._branch(found, [(ROOT, row)])
+            self._grow(found, row, len(token_ids), max_tokens)
+            cache.truncate(committed)
         return found.best(max_tokens, NAME, LEAST_CONFIDENCE)
+
+    @classmethod
+    def guess(cls, network: FeatureNetwork) -> Guess:
+        """Return all levels of a tree, each node that could be worth continuing continued."""
+        return functools.partial(_levels, network)
 
     def _grow(self, found: Candidates, row: torch.Tensor, num_tokens: int, max_tokens: int) -> None:
         """Continue the most confident nodes of each level in one pass of the layer."""
@@ -52,7 +65,6 @@ class EagleDrafter(FeatureDrafter):
             if not level:
                 return
             first = len(found.token_ids)
-            cache.make_room(max_tokens * BREADTH)
             paths = [_path(found, node) for node in level]
             drawn += level
             sees = torch.tensor([[node in path for node in drawn] for path in paths])
@@ -79,6 +91,35 @@ class EagleDrafter(FeatureDrafter):
         for (node, _), tokens, values in zip(rows, guesses, to_lists(best.values), strict=True):
             for token_id, probability in zip(tokens, values, strict=True):
                 found.add(token_id, node, probability)
+
+
+def _levels(network: FeatureNetwork, caches: Sequence[HeadCache], start: Start) -> Nodes:
+    """Return what ``EagleDrafter`` finds, and what it would find behind nodes it gives up."""
+    tokens, probabilities = guesses(network.logits(start.row[None]), network.draft_ids, BREADTH)
+    breadth = tokens.shape[1]
+    level = Nodes(tokens[0], torch.full_like(tokens[0], ROOT), probabilities[0])
+    levels, confidences = [level], level.probabilities.double()
+    own = torch.eye(breadth, dtype=torch.bool, device=tokens.device)
+    sees, made = own[:, :0], start.row.expand(breadth, -1)
+    first = 0
+    for depth in range(network.head.depth - 1):
+        best = confidences.topk(breadth).indices.sort().values
+        # Of each node at this level: which of those that were continued it comes behind.
+        above = best if depth == 0 else best // breadth
+        sees = torch.cat((sees[above], own), 1)
+        made = network.run(
+            level.token_ids[best],
+            made[above],
+            (start.position + depth).expand(breadth),
+            caches[0].drafting(start.lengths[:1], sees),
+        )
+        tokens, probabilities = guesses(network.logits(made), network.draft_ids, breadth)
+        parents = (first + best)[:, None].expand_as(tokens)
+        first += len(level.token_ids)
+        level = Nodes(tokens.flatten(), parents.flatten(), probabilities.flatten())
+        levels.append(level)
+        confidences = (confidences[best][:, None] * probabilities.double()).flatten()
+    return Nodes.joined(levels)
 
 
 def _path(found: Candidates, node: int) -> set[int]:

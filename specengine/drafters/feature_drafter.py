@@ -10,6 +10,8 @@ from specengine.draft import Draft
 from specengine.heads.features import FeatureNetwork
 from specengine.heads.head_cache import HeadStore
 from specengine.heads.reader import Reader
+from specengine.heads.recorded import Guess, RecordedDraft
+from specengine.models.graphs import Recorder
 from specengine.sampling import GREEDY, Sampling
 
 
@@ -17,11 +19,20 @@ class FeatureDrafter:
     """A network on one request. Its passes are short: a draft is one call."""
 
     def __init__(
-        self, network: FeatureNetwork, store: HeadStore, prompt_ids: Sequence[int]
+        self,
+        network: FeatureNetwork,
+        store: HeadStore,
+        prompt_ids: Sequence[int],
+        recorded: RecordedDraft | None = None,
     ) -> None:
-        self._network = network
+        self._network, self._recorded = network, recorded
         self._reader = Reader(network, store, prompt_ids)
         self.layers = tuple(sorted(set(network.head.layers)))
+
+    @classmethod
+    def guess(cls, network: FeatureNetwork) -> Guess | None:
+        """Return all passes of a draft in fixed shapes, where there are several."""
+        return None
 
     @torch.inference_mode()
     def observe(self, streams: Mapping[int, torch.Tensor], start: int) -> None:
@@ -46,10 +57,16 @@ class FeatureDrafts:
         drafter: type[FeatureDrafter],
         network: FeatureNetwork,
         store: HeadStore,
+        recorder: Recorder | None = None,
     ) -> None:
+        """Take what records a draft where a host would be waited for."""
         self.name = name
         self._drafter, self._network, self._store = drafter, network, store
+        self._recorded: RecordedDraft | None = None
+        guess = drafter.guess(network)
+        if guess is not None and recorder is not None:
+            self._recorded = RecordedDraft(guess, network.num_modules, network.norm, recorder)
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> FeatureDrafter:
         """Return a drafter with the rows that an earlier text has left."""
-        return self._drafter(self._network, self._store, prompt_ids)
+        return self._drafter(self._network, self._store, prompt_ids, self._recorded)

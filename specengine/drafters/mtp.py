@@ -6,6 +6,7 @@ Source:  multi-token prediction, DeepSeek-V3, arXiv 2412.19437, section 2.2; Glo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,6 +15,9 @@ import torch
 from specengine.draft import NOTHING, ROOT, Draft
 from specengine.drafters.feature_drafter import FeatureDrafter
 from specengine.heads.candidates import Candidates
+from specengine.heads.features import FeatureNetwork
+from specengine.heads.head_cache import HeadCache
+from specengine.heads.recorded import Guess, Nodes, Start, chain
 
 NAME: Final = "mtp"
 LEAST_CONFIDENCE: Final = 0.12
@@ -29,6 +33,11 @@ class MtpDrafter(FeatureDrafter):
         row = self._reader.read(token_ids) if max_tokens > 0 else None
         if row is None:
             return NOTHING
+        for cache in self._reader.caches:
+            cache.make_room(1)
+        if self._recorded is not None:
+            found = self._recorded.make(row, len(token_ids) - 2, self._reader.caches)
+            return found.best(max_tokens, NAME, LEAST_CONFIDENCE)
         found = Candidates()
         node, position = ROOT, len(token_ids) - 2
         for module in range(min(self._network.num_modules, max_tokens)):
@@ -41,10 +50,14 @@ class MtpDrafter(FeatureDrafter):
                 break
         return found.best(max_tokens, NAME, LEAST_CONFIDENCE)
 
+    @classmethod
+    def guess(cls, network: FeatureNetwork) -> Guess:
+        """Return a pass of each module."""
+        return functools.partial(_all_modules, network)
+
     def _step(self, module: int, token_id: int, row: torch.Tensor, position: int) -> torch.Tensor:
         cache = self._reader.caches[module]
         committed = cache.length
-        cache.make_room(1)
         made = self._network.run(
             torch.tensor([token_id]),
             row[None],
@@ -52,5 +65,15 @@ class MtpDrafter(FeatureDrafter):
             cache.appending([position]),
             module,
         )
-        cache.truncate(min(committed, cache.length))
+        cache.truncate(committed)
         return made[0]
+
+
+def _all_modules(network: FeatureNetwork, caches: Sequence[HeadCache], start: Start) -> Nodes:
+    own = torch.ones(1, 1, dtype=torch.bool, device=start.row.device)
+
+    def step(module: int, token: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        attend = caches[module].drafting(start.lengths[module : module + 1], own)
+        return network.run(token, row, start.position, attend, module)
+
+    return chain(network.num_modules, start, network.logits, step, network.draft_ids)

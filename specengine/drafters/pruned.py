@@ -5,6 +5,7 @@ Source:  Leviathan et al. 2023, arXiv 2211.17192; see ``heads/pruned.py``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,12 +13,16 @@ import torch
 
 from specengine.draft import NOTHING, ROOT, Draft
 from specengine.heads.candidates import Candidates
-from specengine.heads.head_cache import HeadStore
+from specengine.heads.head_cache import HeadCache, HeadStore
 from specengine.heads.pruned import PrunedNetwork
+from specengine.heads.recorded import Nodes, RecordedDraft, Start, chain
+from specengine.models.graphs import Recorder
 from specengine.sampling import GREEDY, Sampling
 
 MOST_ROWS: Final = 256
 """Tokens that are read in one go; of a longer prompt the last ones."""
+RECORDED_TOKENS: Final = 8
+"""Of a draft that a device makes by itself."""
 LEAST_CONFIDENCE: Final = 0.12
 """Product of the probabilities of a draft's tokens, below which it ends."""
 
@@ -27,19 +32,32 @@ class PrunedDrafts:
 
     name = "draft_model"
 
-    def __init__(self, network: PrunedNetwork, store: HeadStore) -> None:
+    def __init__(
+        self, network: PrunedNetwork, store: HeadStore, recorder: Recorder | None = None
+    ) -> None:
+        """Take what records a draft where a host would be waited for."""
         self._network, self._store = network, store
+        self._recorded: RecordedDraft | None = None
+        if recorder is not None:
+            guess = functools.partial(_all_tokens, network)
+            self._recorded = RecordedDraft(guess, network.num_layers, network.norm, recorder)
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> PrunedDrafter:
         """Return a drafter with the rows that an earlier text has left."""
-        return PrunedDrafter(self._network, self._store, prompt_ids)
+        return PrunedDrafter(self._network, self._store, prompt_ids, self._recorded)
 
 
 class PrunedDrafter:
     """The draft model on one request. Its passes are short: a draft is one call."""
 
-    def __init__(self, network: PrunedNetwork, store: HeadStore, prompt_ids: Sequence[int]) -> None:
-        self._network, self._store = network, store
+    def __init__(
+        self,
+        network: PrunedNetwork,
+        store: HeadStore,
+        prompt_ids: Sequence[int],
+        recorded: RecordedDraft | None = None,
+    ) -> None:
+        self._network, self._store, self._recorded = network, store, recorded
         self._caches = store.lease(prompt_ids)
         self._read_ids = list(prompt_ids)
 
@@ -50,6 +68,11 @@ class PrunedDrafter:
             return NOTHING
         self._read_ids = list(token_ids)
         row = self._read(token_ids)
+        for cache in self._caches:
+            cache.make_room(max(max_tokens, RECORDED_TOKENS))
+        if self._recorded is not None:
+            found = self._recorded.make(row, len(token_ids), self._caches)
+            return found.best(max_tokens, PrunedDrafts.name, LEAST_CONFIDENCE)
         committed = [cache.length for cache in self._caches]
         found, node = Candidates(), ROOT
         for at in range(max_tokens):
@@ -60,7 +83,7 @@ class PrunedDrafter:
                 break
             row = self._run([token_id], [len(token_ids) + at])
         for cache, length in zip(self._caches, committed, strict=True):
-            cache.truncate(min(length, cache.length))
+            cache.truncate(length)
         return found.best(max_tokens, PrunedDrafts.name, LEAST_CONFIDENCE)
 
     def close(self) -> None:
@@ -82,3 +105,15 @@ class PrunedDrafter:
         attends = [cache.appending(positions) for cache in self._caches]
         rows = self._network.run(torch.tensor(token_ids), torch.tensor(positions), attends)
         return rows[-1]
+
+
+def _all_tokens(network: PrunedNetwork, caches: Sequence[HeadCache], start: Start) -> Nodes:
+    def step(at: int, token: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        sees = torch.ones(1, at, dtype=torch.bool, device=row.device)
+        attends = [
+            cache.drafting(start.lengths[layer : layer + 1], sees)
+            for layer, cache in enumerate(caches)
+        ]
+        return network.run(token, start.position + (at - 1), attends)
+
+    return chain(RECORDED_TOKENS, start, network.logits, step, network.draft_ids)

@@ -28,6 +28,7 @@ from specengine.heads.head_cache import HeadCache, HeadStore
 from specengine.heads.medusa import MedusaNetwork
 from specengine.heads.pruned import PrunedNetwork
 from specengine.models.convert import ensure_model
+from specengine.models.graphs import CudaRecorder, Recorder
 from specengine.models.load import TensorReader, WeightReader
 from specengine.models.memory import check_memory_of_files
 from specengine.models.registry import ModelEntry
@@ -97,16 +98,24 @@ def declared_drafts(
 
 
 def drafts_of(
-    head: Head, target: Target, num_slots: int, weights: Weights | None = None
+    head: Head,
+    target: Target,
+    num_slots: int,
+    weights: Weights | None = None,
+    recorder: Recorder | None = None,
 ) -> DrafterSource:
     """Return the drafts of a head beside a target; see ``trained_drafts``.
+
+    ``recorder`` records drafts of several passes; beside a target on CUDA there is one anyway.
 
     Raises:  LoadError when it lacks a tensor, has one too many, or does not fit the target.
     """
     sizes = target.architecture
     head.check_fits(sizes.hidden_size, sizes.vocab_size, sizes.num_layers)
     asked = _Asked(_completed(head, target))
-    source = _source(replace(head, tensors=asked), target, num_slots, weights)
+    if recorder is None and target.kv_shape.device.type == "cuda":
+        recorder = CudaRecorder()
+    source = _source(replace(head, tensors=asked), target, num_slots, weights, recorder)
     left = asked.left()
     if left:
         raise LoadError(
@@ -130,7 +139,13 @@ def _completed(head: Head, target: Target) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _source(head: Head, target: Target, num_slots: int, weights: Weights | None) -> DrafterSource:
+def _source(
+    head: Head,
+    target: Target,
+    num_slots: int,
+    weights: Weights | None,
+    recorder: Recorder | None,
+) -> DrafterSource:
     if head.kind == "layer_skip":
         return LayerSkipDrafts(head, target)
     if head.kind == "streaming":
@@ -145,7 +160,8 @@ def _source(head: Head, target: Target, num_slots: int, weights: Weights | None)
         output = output_of(target)
     if head.kind == "draft_model":
         pruned = PrunedNetwork(head, embedding, make)
-        return PrunedDrafts(pruned, _store(head, target, [0] * pruned.num_layers, num_slots))
+        store = _store(head, target, [0] * pruned.num_layers, num_slots)
+        return PrunedDrafts(pruned, store, recorder)
     if head.kind == "dflash":
         network = DFlashNetwork(head, embedding, make, output)
         lags = [0] * network.num_layers
@@ -155,7 +171,7 @@ def _source(head: Head, target: Target, num_slots: int, weights: Weights | None)
     lags = [module + 1 for module in range(network.num_modules)]
     store = _store(head, target, lags, num_slots)
     name = head.kind if head.kind in FEATURE_DRAFTERS else "eagle"
-    return FeatureDrafts(name, FEATURE_DRAFTERS[name], network, store)
+    return FeatureDrafts(name, FEATURE_DRAFTERS[name], network, store, recorder)
 
 
 def _store(head: Head, target: Target, lags: Sequence[int], num_slots: int) -> HeadStore:

@@ -5,6 +5,7 @@ The same lines run in training, on batches, and in the engine, on a few rows wit
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -96,8 +97,15 @@ class Block:
 
 def turns_of(sizes: HeadSizes, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosines and sines of each position's angles, [T, D / 2] each."""
-    angles = torch.outer(positions.double(), rope_frequencies(sizes).to(positions.device))
+    angles = torch.outer(positions.double(), _frequencies(sizes, positions.device))
     return angles.cos().float(), angles.sin().float()
+
+
+@functools.lru_cache
+def _frequencies(sizes: HeadSizes, device: torch.device) -> torch.Tensor:
+    # Sent to a device once: a pass that is recorded cannot wait for the host.
+    with torch.inference_mode(mode=False):
+        return rope_frequencies(sizes).to(device)
 
 
 def rotate(heads: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

@@ -49,7 +49,8 @@ class FeatureNetwork:
             Block.of(head, f"layers.{module}", entry.num_in, make)
             for module, entry in enumerate(self._entries)
         ]
-        self._norm = head.tensor("norm.weight", hidden)
+        self.norm = head.tensor("norm.weight", hidden)
+        self.draft_ids = head.draft_ids.to(embedding.device)
         self._masks = None
         if head.kind == "parallel":
             self._masks = (
@@ -109,4 +110,4 @@ class FeatureNetwork:
         return self._masks
 
     def _normed(self, rows: torch.Tensor) -> torch.Tensor:
-        return norm(rows, self._norm, self.head.sizes.norm_eps)
+        return norm(rows, self.norm, self.head.sizes.norm_eps)

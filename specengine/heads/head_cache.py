@@ -77,10 +77,30 @@ class HeadCache:
             self.append(positions, keys, values)
             hidden = torch.zeros(num_rows, end, dtype=torch.bool, device=keys.device)
             if sees is None:
-                hidden[:, start:] = torch.ones(num_rows, num_rows, dtype=torch.bool).triu(1)
+                own = torch.ones(num_rows, num_rows, dtype=torch.bool, device=keys.device)
+                hidden[:, start:] = own.triu_(1)
             else:
                 hidden[:, end - sees.shape[1] :] = ~sees
             return weigh(queries, self._keys[:end], self._values[:end], hidden)
+
+        return attend
+
+    def drafting(self, length: torch.Tensor, sees: torch.Tensor) -> Attend:
+        """Return how the last of some drafted rows attend, in shapes that are always the same.
+
+        The drafted rows stand behind ``length`` [1] committed ones, which only the device knows,
+        and do not become part of the cache. Each row sees all that are committed and of the n
+        drafted ones those that ``sees`` [T, n], bool, says.
+        """
+        num_rows, num_drafted = sees.shape
+
+        def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            places = length + torch.arange(num_drafted, device=keys.device)
+            self._keys.index_copy_(0, places[-num_rows:], keys)
+            self._values.index_copy_(0, places[-num_rows:], values)
+            is_behind = torch.arange(self.capacity, device=keys.device) >= length
+            hidden = is_behind.repeat(num_rows, 1).index_copy_(1, places, ~sees)
+            return weigh(queries, self._keys, self._values, hidden)
 
         return attend
 

@@ -36,7 +36,8 @@ class PrunedNetwork:
             self._norms.append(head.tensor(f"{name}.input_layernorm.weight", hidden))
             self._blocks.append(Block.of(head, name, hidden, make))
             self.num_layers += 1
-        self._norm = head.tensor("norm.weight", hidden)
+        self.draft_ids = head.draft_ids.to(embedding.device)
+        self.norm = head.tensor("norm.weight", hidden)
         self._output = make(head.tensor("lm_head.weight", len(head.draft_ids), hidden), None)
 
     def run(
@@ -55,4 +56,4 @@ class PrunedNetwork:
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the scores of its own tokens, [..., T, Vd]."""
-        return self._output(norm(rows, self._norm, self.head.sizes.norm_eps))
+        return self._output(norm(rows, self.norm, self.head.sizes.norm_eps))

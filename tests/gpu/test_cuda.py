@@ -8,10 +8,15 @@ import pytest
 import torch
 
 from specengine.cache.kv_cache import KVCache
+from specengine.draft import Draft
+from specengine.drafters.base import Observer
+from specengine.drafters.trained import drafts_of
+from specengine.heads.head import Kind
 from specengine.models.graphs import PROMPT_ROWS, GraphDecoder, run_again
 from specengine.models.limbs import LimbLinear
 from specengine.models.target import Target
 from specengine.models.targets import Precision, load_target
+from tests.specengine.heads.tiny_heads import tiny_head
 from tests.specengine.tiny import save_tiny_model, tiny_architecture
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU of CUDA")
@@ -97,6 +102,27 @@ def test_a_chain_on_the_device_is_what_single_steps_choose(target: GraphDecoder)
         expected.append(int(target.forward(pending, stepped, num_logits=1).argmax()))
         pending = expected[-1:]
     assert target.greedy_chain(TEXT[299:300], chained, 8) == expected
+
+
+@pytest.mark.parametrize("kind", ["eagle", "mtp", "draft_model"])
+def test_a_recorded_draft_is_what_the_host_makes_token_by_token(
+    target: GraphDecoder, kind: Kind
+) -> None:
+    head = tiny_head(kind, SIZES)
+    found: list[tuple[int, ...]] = []
+    for recorder in (None, run_again):  # recorded, and the same launched by the host
+        drafter = drafts_of(head, target, 1, recorder=recorder).start(TEXT[:40])
+        drafts: list[Draft | None] = []
+        for end in (40, 43, 44):
+            start = 0 if end == 40 else end - 4
+            if isinstance(drafter, Observer):
+                generator = torch.Generator().manual_seed(end)
+                rows = torch.randn(end - 1 - start, SIZES.hidden_size, generator=generator).cuda()
+                drafter.observe(dict.fromkeys(drafter.layers, rows), start)
+            drafts.append(drafter.propose(TEXT[:end], 7))
+        found += [draft.token_ids for draft in drafts if draft is not None]
+    assert found[:3] == found[3:]
+    assert max(map(len, found)) > 0
 
 
 def test_products_in_integers_have_the_cpu_s_bits() -> None:

@@ -34,6 +34,16 @@ def test_columns_are_aligned_and_what_is_common_stands_above():
     ]
 
 
+def test_values_by_key_are_shown_side_by_side():
+    records = [{"ms": {1: 2.5, 8: 3.0}, "of": {"a": 1}}, {"ms": {1: 2.5, 8: 4.0}, "of": {"a": 1}}]
+    assert table_of(records).splitlines() == [
+        "of a: 1",
+        "ms",
+        "1: 2.50 8: 3.00",
+        "1: 2.50 8: 4.00",
+    ]
+
+
 def test_single_row_has_nothing_in_common_with_others():
     assert table([Row("plain", 3.0, None)]).splitlines() == [
         "name   speed  share  model",

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specengine.bench import shapes
+from specengine.bench.report import table
 from specengine.bench.shapes import SHAPES, Plan, RandomReader, expected_tokens, measure
 from specengine.errors import LoadError
 from specengine.models import memory
@@ -34,7 +35,13 @@ def test_there_is_a_row_for_each_precision_and_context() -> None:
         assert list(row.ms_by_width) == [1, 8, 16]
         assert min(row.ms_by_width.values()) > 0
         assert row.prompt_tok_s > 0
+        assert row.eagle_ms > 0
         assert (row.unrecorded_ms, row.chained_ms, row.memory_gb) == (None, None, None)
+
+
+def test_the_rows_make_a_table() -> None:
+    rows = measure(PLAN, lambda fraction, detail: None, SIZES)
+    assert len(table(rows).splitlines()) == len(rows) + 2
 
 
 def test_what_an_accelerator_can_do_is_measured_there(monkeypatch: pytest.MonkeyPatch) -> None:
