@@ -215,85 +215,121 @@ static void split(const Pass *p, int r, const float *row, int num, int depth) {
 
 /* ---- 8-bit products ---------------------------------------------------------------------------- */
 
-/* Products of some blocks of 8 rows (16 limbs each) with 16 outputs: sums[block][limb][output]. */
-static inline void multiply(const int8_t *limbs, const int32_t *limb_sums, const int8_t *weights,
-                            int depth, int num_blocks, int32_t sums[MAX_BLOCKS][2 * BLOCK][LANES]) {
-  size_t stride = (size_t)depth * 2 * BLOCK * DEPTH;
-#if defined(__AMX_INT8__)
-  (void)limb_sums;
-  _tile_zero(0);
-  if (num_blocks > 1) _tile_zero(1);
-  if (num_blocks > 2) _tile_zero(2);
-  if (num_blocks > 3) _tile_zero(3);
+/* Neighbouring columns of 16 outputs that are computed together, and the sums of one. */
+enum { COLUMNS = 2 };
+typedef int32_t Sums[MAX_BLOCKS][2 * BLOCK][LANES] __attribute__((aligned(64)));
+
+#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)
+/* Products of the limbs of a few rows with a few columns, whose sums all stay in registers. This
+   instruction wants one side without signs: 128 is added to each weight, and taken back here. The
+   columns that come next are fetched meanwhile, as the processor does not foresee two streams. */
+static inline __attribute__((always_inline)) void tile(const int8_t *limbs, const int32_t *limb_sums,
+                                                       const int8_t *weights, int depth, int row,
+                                                       const int num_rows, const int num_columns, Sums *sums) {
+  int block = row / BLOCK, at = row % BLOCK;
+  const int8_t *first = limbs + (size_t)block * depth * 2 * BLOCK * DEPTH + at * DEPTH;
+  size_t column = (size_t)depth * 1024;
+  __m512i sum[COLUMNS][2 * BLOCK], w[COLUMNS], sign = _mm512_set1_epi8((char)0x80);
+  for (int c = 0; c < num_columns; c++)
+    for (int r = 0; r < 2 * num_rows; r++)
+      sum[c][r] = _mm512_set1_epi32(-128 * limb_sums[block * 2 * BLOCK + r % 2 * BLOCK + at + r / 2]);
   for (int chunk = 0; chunk < depth; chunk++) {
-    const int8_t *a = limbs + (size_t)chunk * 2 * BLOCK * DEPTH;
-    _tile_loadd(7, weights + (size_t)chunk * 1024, 64);
-    _tile_loadd(4, a, 64);
-    _tile_dpbssd(0, 4, 7);
-    if (num_blocks > 1) { _tile_loadd(5, a + stride, 64); _tile_dpbssd(1, 5, 7); }
-    if (num_blocks > 2) { _tile_loadd(6, a + 2 * stride, 64); _tile_dpbssd(2, 6, 7); }
-    if (num_blocks > 3) { _tile_loadd(4, a + 3 * stride, 64); _tile_dpbssd(3, 4, 7); }
-  }
-  _tile_stored(0, sums[0], 64);
-  if (num_blocks > 1) _tile_stored(1, sums[1], 64);
-  if (num_blocks > 2) _tile_stored(2, sums[2], 64);
-  if (num_blocks > 3) _tile_stored(3, sums[3], 64);
-#elif defined(__AVX512VNNI__)
-  /* This product wants one side without signs: 128 is added to each weight, and taken back here. */
-  __m512i sign = _mm512_set1_epi8((char)0x80);
-  for (int block = 0; block < num_blocks; block++) {
-    __m512i sum[2 * BLOCK];
-    for (int r = 0; r < 2 * BLOCK; r++) sum[r] = _mm512_set1_epi32(-128 * limb_sums[block * 2 * BLOCK + r]);
-    for (int chunk = 0; chunk < depth; chunk++) {
-      const int8_t *a = limbs + block * stride + (size_t)chunk * 2 * BLOCK * DEPTH;
-      for (int k = 0; k < DEPTH / 4; k++) {
-        __m512i w = _mm512_xor_si512(_mm512_loadu_si512(weights + (size_t)chunk * 1024 + k * 64), sign);
-        for (int r = 0; r < 2 * BLOCK; r++) {
-          int32_t four;
-          memcpy(&four, a + r * DEPTH + k * 4, 4);
-          sum[r] = _mm512_dpbusd_epi32(sum[r], w, _mm512_set1_epi32(four));
-        }
+    const int8_t *a = first + (size_t)chunk * 1024, *b = weights + (size_t)chunk * 1024;
+    for (int k = 0; k < DEPTH / 4; k++) {
+      for (int c = 0; c < num_columns; c++) {
+        _mm_prefetch((const char *)b + (num_columns + c) * column + k * 64, _MM_HINT_T1);
+        w[c] = _mm512_xor_si512(_mm512_loadu_si512(b + c * column + k * 64), sign);
+      }
+      for (int r = 0; r < 2 * num_rows; r++) {
+        int32_t four;
+        memcpy(&four, a + (r % 2 * BLOCK + r / 2) * DEPTH + k * 4, 4);
+        for (int c = 0; c < num_columns; c++) sum[c][r] = _mm512_dpbusd_epi32(sum[c][r], w[c], _mm512_set1_epi32(four));
       }
     }
-    for (int r = 0; r < 2 * BLOCK; r++) _mm512_storeu_si512(sums[block][r], sum[r]);
   }
-#elif defined(__AVX2__)
+  for (int c = 0; c < num_columns; c++)
+    for (int r = 0; r < 2 * num_rows; r++) _mm512_storeu_si512(sums[c][block][r % 2 * BLOCK + at + r / 2], sum[c][r]);
+}
+
+/* Sums of rows from `row` on, as many as one tile takes; returns how many that are. */
+static inline __attribute__((always_inline)) int tile_from(const int8_t *limbs, const int32_t *limb_sums,
+                                                           const int8_t *weights, int depth, int row,
+                                                           int num_rows, const int num_columns, Sums *sums) {
+  int left = num_rows - row;
+  if (left == 1) tile(limbs, limb_sums, weights, depth, row, 1, num_columns, sums);
+  else if (left == 2) tile(limbs, limb_sums, weights, depth, row, 2, num_columns, sums);
+  else tile(limbs, limb_sums, weights, depth, row, 4, num_columns, sums);
+  return left < 3 ? left : 4;
+}
+#endif
+
+/* Products of some rows, in blocks of 8 (16 limbs each), with up to COLUMNS columns of 16 outputs. */
+static inline void multiply(const int8_t *limbs, const int32_t *limb_sums, const int8_t *weights,
+                            int depth, int num_rows, int num_columns, Sums *sums) {
+#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)
+  for (int row = 0; row < num_rows;)
+    row += num_columns == COLUMNS ? tile_from(limbs, limb_sums, weights, depth, row, num_rows, COLUMNS, sums)
+                                  : tile_from(limbs, limb_sums, weights, depth, row, num_rows, 1, sums);
+#else
+  size_t stride = (size_t)depth * 2 * BLOCK * DEPTH;
+  int num_blocks = (num_rows + BLOCK - 1) / BLOCK;
   (void)limb_sums;
-  for (int block = 0; block < num_blocks; block++)
-    for (int part = 0; part < 4; part++) { /* four outputs at a time */
-      __m256i sum[2 * BLOCK];
-      for (int r = 0; r < 2 * BLOCK; r++) sum[r] = _mm256_setzero_si256();
-      for (int chunk = 0; chunk < depth; chunk++) {
-        const int8_t *a = limbs + block * stride + (size_t)chunk * 2 * BLOCK * DEPTH;
-        for (int k = 0; k < DEPTH / 4; k++) {
-          const int8_t *w = weights + (size_t)chunk * 1024 + k * 64 + part * 16;
-          __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)w));
-          for (int r = 0; r < 2 * BLOCK; r++) {
-            int32_t four;
-            memcpy(&four, a + r * DEPTH + k * 4, 4);
-            __m128i x = _mm_cvtepi8_epi16(_mm_cvtsi32_si128(four));
-            sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(wide, _mm256_broadcastq_epi64(x)));
+  for (int column = 0; column < num_columns; column++, weights += (size_t)depth * 1024, sums++) {
+#if defined(__AMX_INT8__)
+    _tile_zero(0);
+    if (num_blocks > 1) _tile_zero(1);
+    if (num_blocks > 2) _tile_zero(2);
+    if (num_blocks > 3) _tile_zero(3);
+    for (int chunk = 0; chunk < depth; chunk++) {
+      const int8_t *a = limbs + (size_t)chunk * 2 * BLOCK * DEPTH;
+      _tile_loadd(7, weights + (size_t)chunk * 1024, 64);
+      _tile_loadd(4, a, 64);
+      _tile_dpbssd(0, 4, 7);
+      if (num_blocks > 1) { _tile_loadd(5, a + stride, 64); _tile_dpbssd(1, 5, 7); }
+      if (num_blocks > 2) { _tile_loadd(6, a + 2 * stride, 64); _tile_dpbssd(2, 6, 7); }
+      if (num_blocks > 3) { _tile_loadd(4, a + 3 * stride, 64); _tile_dpbssd(3, 4, 7); }
+    }
+    _tile_stored(0, (*sums)[0], 64);
+    if (num_blocks > 1) _tile_stored(1, (*sums)[1], 64);
+    if (num_blocks > 2) _tile_stored(2, (*sums)[2], 64);
+    if (num_blocks > 3) _tile_stored(3, (*sums)[3], 64);
+#elif defined(__AVX2__)
+    for (int block = 0; block < num_blocks; block++)
+      for (int part = 0; part < 4; part++) { /* four outputs at a time */
+        __m256i sum[2 * BLOCK];
+        for (int r = 0; r < 2 * BLOCK; r++) sum[r] = _mm256_setzero_si256();
+        for (int chunk = 0; chunk < depth; chunk++) {
+          const int8_t *a = limbs + block * stride + (size_t)chunk * 2 * BLOCK * DEPTH;
+          for (int k = 0; k < DEPTH / 4; k++) {
+            const int8_t *w = weights + (size_t)chunk * 1024 + k * 64 + part * 16;
+            __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)w));
+            for (int r = 0; r < 2 * BLOCK; r++) {
+              int32_t four;
+              memcpy(&four, a + r * DEPTH + k * 4, 4);
+              __m128i x = _mm_cvtepi8_epi16(_mm_cvtsi32_si128(four));
+              sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(wide, _mm256_broadcastq_epi64(x)));
+            }
           }
         }
+        for (int r = 0; r < 2 * BLOCK; r++) {
+          int32_t pairs[8];
+          _mm256_storeu_si256((__m256i *)pairs, sum[r]);
+          for (int o = 0; o < 4; o++) (*sums)[block][r][part * 4 + o] = pairs[2 * o] + pairs[2 * o + 1];
+        }
       }
-      for (int r = 0; r < 2 * BLOCK; r++) {
-        int32_t pairs[8];
-        _mm256_storeu_si256((__m256i *)pairs, sum[r]);
-        for (int o = 0; o < 4; o++) sums[block][r][part * 4 + o] = pairs[2 * o] + pairs[2 * o + 1];
-      }
-    }
 #else
-  (void)limb_sums;
-  memset(sums, 0, sizeof(int32_t) * num_blocks * 2 * BLOCK * LANES);
-  for (int block = 0; block < num_blocks; block++)
-    for (int chunk = 0; chunk < depth; chunk++)
-      for (int r = 0; r < 2 * BLOCK; r++)
-        for (int k = 0; k < DEPTH / 4; k++)
-          for (int o = 0; o < LANES; o++)
-            for (int i = 0; i < 4; i++)
-              sums[block][r][o] +=
-                  limbs[block * stride + (size_t)chunk * 2 * BLOCK * DEPTH + r * DEPTH + k * 4 + i] *
-                  weights[(size_t)chunk * 1024 + k * 64 + o * 4 + i];
+    memset(*sums, 0, sizeof(int32_t) * num_blocks * 2 * BLOCK * LANES);
+    for (int block = 0; block < num_blocks; block++)
+      for (int chunk = 0; chunk < depth; chunk++)
+        for (int r = 0; r < 2 * BLOCK; r++)
+          for (int k = 0; k < DEPTH / 4; k++)
+            for (int o = 0; o < LANES; o++)
+              for (int i = 0; i < 4; i++)
+                (*sums)[block][r][o] +=
+                    limbs[block * stride + (size_t)chunk * 2 * BLOCK * DEPTH + r * DEPTH + k * 4 + i] *
+                    weights[(size_t)chunk * 1024 + k * 64 + o * 4 + i];
+#endif
+  }
 #endif
 }
 
@@ -303,16 +339,18 @@ static void product(const Pass *p, int thread, const Matrix *m, int num_rows, fl
   int depth = m->num_in / DEPTH, columns = m->num_out / LANES;
   int begin = (int)((int64_t)columns * thread / p->num_threads);
   int end = (int)((int64_t)columns * (thread + 1) / p->num_threads);
-  int num_blocks = (num_rows + BLOCK - 1) / BLOCK;
-  int32_t sums[MAX_BLOCKS][2 * BLOCK][LANES] __attribute__((aligned(64)));
+  Sums sums[COLUMNS];
   for (int column = begin; column < end; column++) {
-    multiply(p->limbs, p->limb_sums, m->weights + (size_t)column * depth * 1024, depth, num_blocks, sums);
+    int own = (column - begin) % COLUMNS, left = end - column;
+    if (own == 0)
+      multiply(p->limbs, p->limb_sums, m->weights + (size_t)column * depth * 1024, depth, num_rows,
+               left < COLUMNS ? left : COLUMNS, sums);
     int width = num_out - column * LANES < LANES ? num_out - column * LANES : LANES;
     if (width <= 0) break;
     vec scales = *(const vecu *)(m->scales + column * LANES);
     for (int row = 0; row < num_rows; row++) {
-      vec high = __builtin_convertvector(*(ivec *)sums[row / BLOCK][row % BLOCK], vec);
-      vec low = __builtin_convertvector(*(ivec *)sums[row / BLOCK][BLOCK + row % BLOCK], vec);
+      vec high = __builtin_convertvector(*(ivec *)sums[own][row / BLOCK][row % BLOCK], vec);
+      vec low = __builtin_convertvector(*(ivec *)sums[own][row / BLOCK][BLOCK + row % BLOCK], vec);
       vec y = fuse(high, splat(256.0f), low) * (scales * p->row_scales[row]);
       if (m->bias) y += *(const vecu *)(m->bias + column * LANES);
       float *target = out + (size_t)row * stride + column * LANES;
@@ -650,13 +688,14 @@ static void run_product(void *argument) {
 
 /* One row block's sums with `columns` x 16 outputs, for tests: sums [columns][16 limbs][16]. */
 void specengine_multiply(const int8_t *limbs, const int8_t *weights, int depth, int columns, int32_t *sums) {
-  int32_t own[MAX_BLOCKS][2 * BLOCK][LANES] __attribute__((aligned(64))), limb_sums[2 * BLOCK] = {};
+  Sums own;
+  int32_t limb_sums[2 * BLOCK] = {};
   for (int r = 0; r < 2 * BLOCK; r++)
     for (int k = 0; k < depth * DEPTH; k++)
       limb_sums[r] += limbs[(size_t)(k / DEPTH) * 2 * BLOCK * DEPTH + r * DEPTH + k % DEPTH];
   configure();
   for (int column = 0; column < columns; column++) {
-    multiply(limbs, limb_sums, weights + (size_t)column * depth * 1024, depth, 1, own);
+    multiply(limbs, limb_sums, weights + (size_t)column * depth * 1024, depth, BLOCK, 1, &own);
     memcpy(sums + (size_t)column * 2 * BLOCK * LANES, own[0], sizeof own[0]);
   }
   release();
