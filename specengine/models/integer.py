@@ -27,7 +27,7 @@ MAX_ROWS: Final = 32
 LANES: Final = 16
 DEPTH: Final = 64
 LIMBS_PER_BLOCK: Final = 16
-QUERIES: Final = 4
+QUERIES: Final = 6
 """Query heads that the native attention takes together."""
 MAX_HEAD_DIM: Final = 256
 

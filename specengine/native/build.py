@@ -55,6 +55,7 @@ X86: Final = (
         _AVX512_NEEDS | {"amx_tile", "amx_int8"},
     ),
     Variant("avx512-vnni", _AVX512, _AVX512_NEEDS),
+    Variant("avx-vnni", ("-mavx2", "-mfma", "-mavxvnni"), frozenset({"avx2", "fma", "avx_vnni"})),
     Variant("avx2", ("-mavx2", "-mfma"), frozenset({"avx2", "fma"})),
 )
 ARM: Final = (Variant("arm64", (), frozenset()),)

@@ -155,10 +155,18 @@ static inline vec first_lanes(vec x, int num, float other) {
 }
 
 static inline vec widened(const uint16_t *source) {
+  /* Bit for bit what stands last, in forms that compilers find hard to see. */
 #if defined(__AVX512F__)
-  /* Bit for bit what stands below, in a form that compilers find hard to see. */
   __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)source));
   return (vec)_mm512_slli_epi32(bits, 16);
+#elif defined(__AVX2__)
+  typedef union { vec whole; __m256i halves[2]; } parts;
+  parts x;
+  for (int i = 0; i < 2; i++) {
+    __m128i eight = _mm_loadu_si128((const __m128i *)(source + 8 * i));
+    x.halves[i] = _mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16);
+  }
+  return x.whole;
 #else
   typedef uint16_t half __attribute__((vector_size(32), aligned(2)));
   ivec bits = __builtin_convertvector(*(const half *)source, ivec);
@@ -215,123 +223,141 @@ static void split(const Pass *p, int r, const float *row, int num, int depth) {
 
 /* ---- 8-bit products ---------------------------------------------------------------------------- */
 
-/* Neighbouring columns of 16 outputs that are computed together, and the sums of one. */
-enum { COLUMNS = 2 };
+/* The sums of one column of 16 outputs. `multiply` makes those of some rows, in blocks of 8 (16 limbs
+   each), with as many neighbouring columns as it takes at once. */
 typedef int32_t Sums[MAX_BLOCKS][2 * BLOCK][LANES] __attribute__((aligned(64)));
 
-#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)
-/* Products of the limbs of a few rows with a few columns, whose sums all stay in registers. This
-   instruction wants one side without signs: 128 is added to each weight, and taken back here. The
-   columns that come next are fetched meanwhile, as the processor does not foresee two streams. */
+#if defined(__AMX_INT8__)
+
+enum { COLUMNS = 1 };
+
+static inline void multiply(const int8_t *limbs, const int32_t *limb_sums, const int8_t *weights,
+                            int depth, int num_rows, int num_columns, Sums *sums) {
+  size_t stride = (size_t)depth * 2 * BLOCK * DEPTH;
+  int num_blocks = (num_rows + BLOCK - 1) / BLOCK;
+  (void)limb_sums, (void)num_columns;
+  _tile_zero(0);
+  if (num_blocks > 1) _tile_zero(1);
+  if (num_blocks > 2) _tile_zero(2);
+  if (num_blocks > 3) _tile_zero(3);
+  for (int chunk = 0; chunk < depth; chunk++) {
+    const int8_t *a = limbs + (size_t)chunk * 2 * BLOCK * DEPTH;
+    _tile_loadd(7, weights + (size_t)chunk * 1024, 64);
+    _tile_loadd(4, a, 64);
+    _tile_dpbssd(0, 4, 7);
+    if (num_blocks > 1) { _tile_loadd(5, a + stride, 64); _tile_dpbssd(1, 5, 7); }
+    if (num_blocks > 2) { _tile_loadd(6, a + 2 * stride, 64); _tile_dpbssd(2, 6, 7); }
+    if (num_blocks > 3) { _tile_loadd(4, a + 3 * stride, 64); _tile_dpbssd(3, 4, 7); }
+  }
+  _tile_stored(0, (*sums)[0], 64);
+  if (num_blocks > 1) _tile_stored(1, (*sums)[1], 64);
+  if (num_blocks > 2) _tile_stored(2, (*sums)[2], 64);
+  if (num_blocks > 3) _tile_stored(3, (*sums)[3], 64);
+}
+
+#elif defined(__AVX512VNNI__) || defined(__AVX2__)
+
+/* Columns and rows of a tile, whose sums all stay in registers, and what is added to each weight:
+   the products of VNNI want one side without signs. */
+#if defined(__AVX512VNNI__)
+typedef __m512i reg;
+enum { COLUMNS = 2, TILE_ROWS = 4, ADDED = 128 };
+static inline reg load(const void *p) { return _mm512_loadu_si512(p); }
+static inline reg load_weights(const int8_t *p) { return _mm512_xor_si512(load(p), _mm512_set1_epi8((char)0x80)); }
+static inline void store(void *p, reg x) { _mm512_storeu_si512(p, x); }
+static inline reg everywhere(int32_t x) { return _mm512_set1_epi32(x); }
+static inline reg dot(reg sum, reg w, reg x) { return _mm512_dpbusd_epi32(sum, w, x); }
+#else
+typedef __m256i reg;
+static inline reg load(const void *p) { return _mm256_loadu_si256(p); }
+static inline void store(void *p, reg x) { _mm256_storeu_si256(p, x); }
+static inline reg everywhere(int32_t x) { return _mm256_set1_epi32(x); }
+#if defined(__AVXVNNI__)
+enum { COLUMNS = 1, TILE_ROWS = 2, ADDED = 128 };
+static inline reg load_weights(const int8_t *p) { return _mm256_xor_si256(load(p), _mm256_set1_epi8((char)0x80)); }
+static inline reg dot(reg sum, reg w, reg x) { return _mm256_dpbusd_avx_epi32(sum, w, x); }
+#else
+enum { COLUMNS = 1, TILE_ROWS = 2, ADDED = 0 };
+static inline reg load_weights(const int8_t *p) { return load(p); }
+/* A pair of products is 2 x 128 x 127 at most, as no weight is -128: that fits 16 bits. */
+static inline reg dot(reg sum, reg w, reg x) {
+  reg pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(w, x));
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#endif
+#endif
+enum { REGS = LANES * 4 / sizeof(reg) }; /* of a column */
+
+/* Products of the limbs of a few rows with a few columns. The columns that come next are fetched
+   meanwhile, as the processor does not foresee where they are. */
 static inline __attribute__((always_inline)) void tile(const int8_t *limbs, const int32_t *limb_sums,
                                                        const int8_t *weights, int depth, int row,
                                                        const int num_rows, const int num_columns, Sums *sums) {
   int block = row / BLOCK, at = row % BLOCK;
   const int8_t *first = limbs + (size_t)block * depth * 2 * BLOCK * DEPTH + at * DEPTH;
   size_t column = (size_t)depth * 1024;
-  __m512i sum[COLUMNS][2 * BLOCK], w[COLUMNS], sign = _mm512_set1_epi8((char)0x80);
-  for (int c = 0; c < num_columns; c++)
+  reg sum[COLUMNS * REGS][2 * TILE_ROWS], w[COLUMNS * REGS];
+  for (int i = 0; i < num_columns * REGS; i++)
     for (int r = 0; r < 2 * num_rows; r++)
-      sum[c][r] = _mm512_set1_epi32(-128 * limb_sums[block * 2 * BLOCK + r % 2 * BLOCK + at + r / 2]);
+      sum[i][r] = everywhere(-ADDED * limb_sums[block * 2 * BLOCK + r % 2 * BLOCK + at + r / 2]);
   for (int chunk = 0; chunk < depth; chunk++) {
     const int8_t *a = first + (size_t)chunk * 1024, *b = weights + (size_t)chunk * 1024;
     for (int k = 0; k < DEPTH / 4; k++) {
       for (int c = 0; c < num_columns; c++) {
         _mm_prefetch((const char *)b + (num_columns + c) * column + k * 64, _MM_HINT_T1);
-        w[c] = _mm512_xor_si512(_mm512_loadu_si512(b + c * column + k * 64), sign);
+        for (int i = 0; i < REGS; i++) w[c * REGS + i] = load_weights(b + c * column + k * 64 + i * sizeof(reg));
       }
       for (int r = 0; r < 2 * num_rows; r++) {
         int32_t four;
         memcpy(&four, a + (r % 2 * BLOCK + r / 2) * DEPTH + k * 4, 4);
-        for (int c = 0; c < num_columns; c++) sum[c][r] = _mm512_dpbusd_epi32(sum[c][r], w[c], _mm512_set1_epi32(four));
+        for (int i = 0; i < num_columns * REGS; i++) sum[i][r] = dot(sum[i][r], w[i], everywhere(four));
       }
     }
   }
-  for (int c = 0; c < num_columns; c++)
-    for (int r = 0; r < 2 * num_rows; r++) _mm512_storeu_si512(sums[c][block][r % 2 * BLOCK + at + r / 2], sum[c][r]);
+  for (int i = 0; i < num_columns * REGS; i++)
+    for (int r = 0; r < 2 * num_rows; r++)
+      store(sums[i / REGS][block][r % 2 * BLOCK + at + r / 2] + i % REGS * (LANES / REGS), sum[i][r]);
 }
 
-/* Sums of rows from `row` on, as many as one tile takes; returns how many that are. */
-static inline __attribute__((always_inline)) int tile_from(const int8_t *limbs, const int32_t *limb_sums,
-                                                           const int8_t *weights, int depth, int row,
-                                                           int num_rows, const int num_columns, Sums *sums) {
-  int left = num_rows - row;
-  if (left == 1) tile(limbs, limb_sums, weights, depth, row, 1, num_columns, sums);
-  else if (left == 2) tile(limbs, limb_sums, weights, depth, row, 2, num_columns, sums);
-  else tile(limbs, limb_sums, weights, depth, row, 4, num_columns, sums);
-  return left < 3 ? left : 4;
+/* Sums of all rows, as many in a tile as there are. */
+static inline __attribute__((always_inline)) void tiles(const int8_t *limbs, const int32_t *limb_sums,
+                                                        const int8_t *weights, int depth, int num_rows,
+                                                        const int num_columns, Sums *sums) {
+  for (int row = 0; row < num_rows; row += TILE_ROWS) {
+    int left = num_rows - row;
+    if (left == 1) tile(limbs, limb_sums, weights, depth, row, 1, num_columns, sums);
+    else if (left == 2) tile(limbs, limb_sums, weights, depth, row, 2, num_columns, sums);
+    else tile(limbs, limb_sums, weights, depth, row, TILE_ROWS, num_columns, sums);
+  }
 }
-#endif
 
-/* Products of some rows, in blocks of 8 (16 limbs each), with up to COLUMNS columns of 16 outputs. */
 static inline void multiply(const int8_t *limbs, const int32_t *limb_sums, const int8_t *weights,
                             int depth, int num_rows, int num_columns, Sums *sums) {
-#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)
-  for (int row = 0; row < num_rows;)
-    row += num_columns == COLUMNS ? tile_from(limbs, limb_sums, weights, depth, row, num_rows, COLUMNS, sums)
-                                  : tile_from(limbs, limb_sums, weights, depth, row, num_rows, 1, sums);
-#else
-  size_t stride = (size_t)depth * 2 * BLOCK * DEPTH;
-  int num_blocks = (num_rows + BLOCK - 1) / BLOCK;
-  (void)limb_sums;
-  for (int column = 0; column < num_columns; column++, weights += (size_t)depth * 1024, sums++) {
-#if defined(__AMX_INT8__)
-    _tile_zero(0);
-    if (num_blocks > 1) _tile_zero(1);
-    if (num_blocks > 2) _tile_zero(2);
-    if (num_blocks > 3) _tile_zero(3);
-    for (int chunk = 0; chunk < depth; chunk++) {
-      const int8_t *a = limbs + (size_t)chunk * 2 * BLOCK * DEPTH;
-      _tile_loadd(7, weights + (size_t)chunk * 1024, 64);
-      _tile_loadd(4, a, 64);
-      _tile_dpbssd(0, 4, 7);
-      if (num_blocks > 1) { _tile_loadd(5, a + stride, 64); _tile_dpbssd(1, 5, 7); }
-      if (num_blocks > 2) { _tile_loadd(6, a + 2 * stride, 64); _tile_dpbssd(2, 6, 7); }
-      if (num_blocks > 3) { _tile_loadd(4, a + 3 * stride, 64); _tile_dpbssd(3, 4, 7); }
-    }
-    _tile_stored(0, (*sums)[0], 64);
-    if (num_blocks > 1) _tile_stored(1, (*sums)[1], 64);
-    if (num_blocks > 2) _tile_stored(2, (*sums)[2], 64);
-    if (num_blocks > 3) _tile_stored(3, (*sums)[3], 64);
-#elif defined(__AVX2__)
-    for (int block = 0; block < num_blocks; block++)
-      for (int part = 0; part < 4; part++) { /* four outputs at a time */
-        __m256i sum[2 * BLOCK];
-        for (int r = 0; r < 2 * BLOCK; r++) sum[r] = _mm256_setzero_si256();
-        for (int chunk = 0; chunk < depth; chunk++) {
-          const int8_t *a = limbs + block * stride + (size_t)chunk * 2 * BLOCK * DEPTH;
-          for (int k = 0; k < DEPTH / 4; k++) {
-            const int8_t *w = weights + (size_t)chunk * 1024 + k * 64 + part * 16;
-            __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)w));
-            for (int r = 0; r < 2 * BLOCK; r++) {
-              int32_t four;
-              memcpy(&four, a + r * DEPTH + k * 4, 4);
-              __m128i x = _mm_cvtepi8_epi16(_mm_cvtsi32_si128(four));
-              sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(wide, _mm256_broadcastq_epi64(x)));
-            }
-          }
-        }
-        for (int r = 0; r < 2 * BLOCK; r++) {
-          int32_t pairs[8];
-          _mm256_storeu_si256((__m256i *)pairs, sum[r]);
-          for (int o = 0; o < 4; o++) (*sums)[block][r][part * 4 + o] = pairs[2 * o] + pairs[2 * o + 1];
-        }
-      }
-#else
-    memset(*sums, 0, sizeof(int32_t) * num_blocks * 2 * BLOCK * LANES);
-    for (int block = 0; block < num_blocks; block++)
-      for (int chunk = 0; chunk < depth; chunk++)
-        for (int r = 0; r < 2 * BLOCK; r++)
-          for (int k = 0; k < DEPTH / 4; k++)
-            for (int o = 0; o < LANES; o++)
-              for (int i = 0; i < 4; i++)
-                (*sums)[block][r][o] +=
-                    limbs[block * stride + (size_t)chunk * 2 * BLOCK * DEPTH + r * DEPTH + k * 4 + i] *
-                    weights[(size_t)chunk * 1024 + k * 64 + o * 4 + i];
-#endif
-  }
-#endif
+  if (num_columns == COLUMNS) tiles(limbs, limb_sums, weights, depth, num_rows, COLUMNS, sums);
+  else tiles(limbs, limb_sums, weights, depth, num_rows, 1, sums);
 }
+
+#else
+
+enum { COLUMNS = 1 };
+
+static inline void multiply(const int8_t *limbs, const int32_t *limb_sums, const int8_t *weights,
+                            int depth, int num_rows, int num_columns, Sums *sums) {
+  (void)limb_sums, (void)num_columns;
+  memset(*sums, 0, sizeof *sums);
+  for (int row = 0; row < num_rows; row++)
+    for (int limb = 0; limb < 2; limb++) {
+      const int8_t *a = limbs + (size_t)(row / BLOCK) * depth * 1024 + (limb * BLOCK + row % BLOCK) * DEPTH;
+      int32_t *own = (*sums)[row / BLOCK][limb * BLOCK + row % BLOCK];
+      for (int chunk = 0; chunk < depth; chunk++)
+        for (int k = 0; k < DEPTH / 4; k++)
+          for (int o = 0; o < LANES; o++)
+            for (int i = 0; i < 4; i++)
+              own[o] += a[(size_t)chunk * 1024 + k * 4 + i] * weights[(size_t)chunk * 1024 + k * 64 + o * 4 + i];
+    }
+}
+
+#endif
 
 /* Rows times a matrix, this thread's share of the outputs; added to `out` or stored. */
 static void product(const Pass *p, int thread, const Matrix *m, int num_rows, float *out, int stride,
@@ -445,7 +471,11 @@ static void place(Pass *p, int thread, int layer) {
 }
 
 /* Queries that read a key or a value together, and vectors of them that are in registers. */
-enum { QUERIES = 4, PART = 4 };
+#if defined(__AVX512F__)
+enum { QUERIES = 6, PART = 4 };
+#else
+enum { QUERIES = 6, PART = 1 };
+#endif
 
 typedef struct {
   int last;                  /* of the positions that any query sees */
@@ -465,9 +495,9 @@ static inline int positions_in(int last, int tile) {
 }
 
 /* Scores of a tree's row come in the order of storage; bring those of its path into its order. */
-static void follow_path(const Attention *a, vec largest[QUERIES]) {
+static void follow_path(const Attention *a, int queries, vec largest[QUERIES]) {
   int num = a->last - a->start + 1;
-  for (int q = 0; q < QUERIES; q++) {
+  for (int q = 0; q < queries; q++) {
     float own[MAX_ROWS];
     for (int i = 0; i < num; i++) own[i] = a->scores[q][a->start + a->path[i]];
     for (int i = 0; i < num; i++) {
@@ -478,21 +508,25 @@ static void follow_path(const Attention *a, vec largest[QUERIES]) {
 }
 
 /* Scores of all queries and the largest of each. */
-static void score(const Attention *a, int dim, vec largest[QUERIES]) {
+static inline __attribute__((always_inline)) void score(const Attention *a, int dim, const int queries,
+                                                        vec largest[QUERIES]) {
   float scale = 1.0f / sqrtf((float)dim);
   int stored = a->path ? a->start + a->path[a->last - a->start] : a->last;
-  for (int q = 0; q < QUERIES; q++) largest[q] = splat(-INFINITY);
+  for (int q = 0; q < queries; q++) largest[q] = splat(-INFINITY);
   for (int tile = 0; tile <= stored / TILE; tile++) {
     const uint16_t *keys = a->keys + tile * a->tile_stride;
     int num = positions_in(stored, tile);
     for (int at = 0; at < num; at += PART * LANES) {
       vec sums[QUERIES][PART] = {};
-      for (int d = 0; d < dim; d++)
+      for (int d = 0; d < dim; d++) {
+        __builtin_prefetch(keys + (size_t)d * TILE + at + PART * LANES);
+        __builtin_prefetch(keys + (size_t)d * TILE + at + PART * LANES + 32);
         for (int i = 0; i < PART; i++) {
           vec key = widened(keys + (size_t)d * TILE + at + i * LANES);
-          for (int q = 0; q < QUERIES; q++) sums[q][i] = fuse(splat(a->queries[q][d]), key, sums[q][i]);
+          for (int q = 0; q < queries; q++) sums[q][i] = fuse(splat(a->queries[q][d]), key, sums[q][i]);
         }
-      for (int q = 0; q < QUERIES; q++)
+      }
+      for (int q = 0; q < queries; q++)
         for (int i = 0; i < PART; i++) {
           int first = tile * TILE + at + i * LANES, end = a->path ? a->start : a->lasts[q] + 1;
           vec s = sums[q][i] * scale;
@@ -501,7 +535,7 @@ static void score(const Attention *a, int dim, vec largest[QUERIES]) {
         }
     }
   }
-  if (a->path) follow_path(a, largest);
+  if (a->path) follow_path(a, queries, largest);
 }
 
 /* Turn the scores of a query into weights, zero where it sees nothing; return one over their sum. */
@@ -517,7 +551,8 @@ static float weigh(const Attention *a, int q, vec largest) {
 }
 
 /* Weighted sums of `num` vectors of each value, from its d-th number on. */
-static inline void gather(const Attention *a, int dim, int d, int num, const float norms[QUERIES]) {
+static inline __attribute__((always_inline)) void gather(const Attention *a, int dim, int d, const int num,
+                                                         const int queries, const float norms[QUERIES]) {
   vec sums[QUERIES][PART] = {};
   for (int tile = 0; tile <= a->last / TILE; tile++) {
     for (int at = 0; at < positions_in(a->last, tile); at++) {
@@ -526,12 +561,12 @@ static inline void gather(const Attention *a, int dim, int d, int num, const flo
       const uint16_t *values = a->values + slot / TILE * a->tile_stride + (size_t)(slot % TILE) * dim + d;
       for (int i = 0; i < num; i++) {
         vec value = widened(values + i * LANES);
-        for (int q = 0; q < QUERIES; q++)
+        for (int q = 0; q < queries; q++)
           sums[q][i] = fuse(splat(a->scores[q][position]), value, sums[q][i]);
       }
     }
   }
-  for (int q = 0; q < QUERIES; q++)
+  for (int q = 0; q < queries; q++)
     for (int i = 0; i < num; i++) *(vecu *)(a->targets[q] + d + i * LANES) = sums[q][i] * norms[q];
 }
 
@@ -543,6 +578,16 @@ static int num_sets(const Part *part) { return part->paths ? part->num_rows : 1;
 static int num_groups(const Model *m, const Part *part) {
   int num = part->num_rows * (m->num_heads / m->num_kv_heads) / num_sets(part);
   return (num + QUERIES - 1) / QUERIES;
+}
+
+static inline __attribute__((always_inline)) void attend_together(const Attention *a, int dim, const int queries) {
+  vec largest[QUERIES];
+  float norms[QUERIES];
+  score(a, dim, queries, largest);
+  for (int q = 0; q < queries; q++) norms[q] = weigh(a, q, largest[q]);
+  int d = 0;
+  for (; d + PART * LANES <= dim; d += PART * LANES) gather(a, dim, d, PART, queries, norms);
+  for (; d < dim; d += LANES) gather(a, dim, d, 1, queries, norms);
 }
 
 static void attend_group(Pass *p, int thread, int layer, const Part *part, int task) {
@@ -562,13 +607,8 @@ static void attend_group(Pass *p, int thread, int layer, const Part *part, int t
     a.scores[q] = p->scores + ((size_t)thread * QUERIES + q) * p->most_tiles * TILE;
     a.targets[q] = p->attended + ((size_t)row * m->num_heads + head) * dim;
   }
-  vec largest[QUERIES];
-  float norms[QUERIES];
-  score(&a, dim, largest);
-  for (int q = 0; q < QUERIES; q++) norms[q] = weigh(&a, q, largest[q]);
-  int d = 0;
-  for (; d + PART * LANES <= dim; d += PART * LANES) gather(&a, dim, d, PART, norms);
-  for (; d < dim; d += LANES) gather(&a, dim, d, 1, norms);
+  if (num - first <= QUERIES / 2) attend_together(&a, dim, QUERIES / 2);
+  else attend_together(&a, dim, QUERIES);
 }
 
 static void attend(Pass *p, int thread, int layer) {
