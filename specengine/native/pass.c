@@ -2,8 +2,9 @@
 
    Every row is computed by itself, in one fixed order: neither the number of rows, nor the length of
    the window, nor the number of threads can change a bit of it. Matrix products are sums of integers,
-   which have no order. All else is float32 in vectors of 16 lanes, spelled out so that every
-   instruction set rounds alike: products and sums are fused only where it says so.
+   which have no order. All else is float32, spelled out so that every instruction set rounds alike:
+   products and sums are fused only where it says so, and numbers that are summed up stand in 16 lanes,
+   however many a register has.
 
    A row of activations is a 16-bit integer vector and one scale. Its high and low bytes ("limbs") are
    two rows of one 8-bit product. */
@@ -19,14 +20,27 @@
 #include <unistd.h>
 #elif defined(__AVX512VNNI__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
 enum { LANES = 16, BLOCK = 8, DEPTH = 64, TILE = 256, MAX_BLOCKS = 4, MAX_ROWS = BLOCK * MAX_BLOCKS };
 
-typedef float vec __attribute__((vector_size(64), aligned(64)));
-typedef float vecu __attribute__((vector_size(64), aligned(4)));
-typedef int32_t ivec __attribute__((vector_size(64), aligned(64)));
-typedef int8_t bytes __attribute__((vector_size(16), aligned(1)));
+/* Numbers in a register. Wider vectors than the processor has would live in memory. */
+#if defined(__AVX512F__)
+enum { WIDTH = 16 };
+#elif defined(__AVX2__)
+enum { WIDTH = 8 };
+#else
+enum { WIDTH = 4 };
+#endif
+enum { SHARES = LANES / WIDTH }; /* registers of 16 lanes */
+
+typedef float vec __attribute__((vector_size(WIDTH * 4)));
+typedef float vecu __attribute__((vector_size(WIDTH * 4), aligned(4)));
+typedef int32_t ivec __attribute__((vector_size(WIDTH * 4)));
+typedef int32_t ivecu __attribute__((vector_size(WIDTH * 4), aligned(4)));
+typedef int8_t bytes __attribute__((vector_size(WIDTH), aligned(1)));
 
 typedef struct {
   int32_t num_out, num_in;   /* multiples of 16 and 64; what is added is zero */
@@ -82,20 +96,25 @@ typedef struct {
 /* ---- float32, one order for all ------------------------------------------------------------- */
 
 static inline vec splat(float x) {
-  return (vec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#if defined(__AVX512F__)
+  return (vec)_mm512_set1_ps(x);
+#elif defined(__AVX2__)
+  return (vec)_mm256_set1_ps(x);
+#else
+  return (vec){x, x, x, x};
+#endif
 }
 
 /* a * b + c, rounded once. */
 static inline vec fuse(vec a, vec b, vec c) {
 #if defined(__AVX512F__)
   return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-  typedef union { vec whole; __m256 halves[2]; } parts;
-  parts x = {a}, y = {b}, z = {c};
-  for (int i = 0; i < 2; i++) z.halves[i] = _mm256_fmadd_ps(x.halves[i], y.halves[i], z.halves[i]);
-  return z.whole;
+#elif defined(__AVX2__)
+  return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__ARM_NEON)
+  return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
-  for (int i = 0; i < LANES; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  for (int i = 0; i < WIDTH; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
   return c;
 #endif
 }
@@ -107,7 +126,10 @@ static inline vec whole(vec x) {
 }
 
 
-static inline float lane_sum(vec v) {
+/* The sum of 16 lanes, in the order of a tree. */
+static inline float lane_sum(const vec shares[SHARES]) {
+  float v[LANES];
+  memcpy(v, shares, sizeof v);
   for (int half = LANES / 2; half; half /= 2)
     for (int i = 0; i < half; i++) v[i] += v[i + half];
   return v[0];
@@ -115,12 +137,12 @@ static inline float lane_sum(vec v) {
 
 static inline int32_t whole_lane_sum(ivec v) {
   int32_t sum = 0;
-  for (int i = 0; i < LANES; i++) sum += v[i];
+  for (int i = 0; i < WIDTH; i++) sum += v[i];
   return sum;
 }
 
 static inline float lane_max(vec v) {
-  for (int half = LANES / 2; half; half /= 2)
+  for (int half = WIDTH / 2; half; half /= 2)
     for (int i = 0; i < half; i++) v[i] = v[i] > v[i + half] ? v[i] : v[i + half];
   return v[0];
 }
@@ -149,26 +171,21 @@ static inline vec exponential(vec x) {
 
 /* x in the first `num` lanes, `other` in those behind. */
 static inline vec first_lanes(vec x, int num, float other) {
-  const ivec lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  ivec mask = lanes < num;
+  static const int32_t counted[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  ivec mask = *(const ivecu *)counted < num;
   return (vec)((mask & (ivec)x) | (~mask & (ivec)splat(other)));
 }
 
+/* Numbers from bfloat16: bit for bit what stands last, in forms that compilers find hard to see. */
 static inline vec widened(const uint16_t *source) {
-  /* Bit for bit what stands last, in forms that compilers find hard to see. */
 #if defined(__AVX512F__)
   __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)source));
   return (vec)_mm512_slli_epi32(bits, 16);
 #elif defined(__AVX2__)
-  typedef union { vec whole; __m256i halves[2]; } parts;
-  parts x;
-  for (int i = 0; i < 2; i++) {
-    __m128i eight = _mm_loadu_si128((const __m128i *)(source + 8 * i));
-    x.halves[i] = _mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16);
-  }
-  return x.whole;
+  __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)source));
+  return (vec)_mm256_slli_epi32(bits, 16);
 #else
-  typedef uint16_t half __attribute__((vector_size(32), aligned(2)));
+  typedef uint16_t half __attribute__((vector_size(WIDTH * 2), aligned(2)));
   ivec bits = __builtin_convertvector(*(const half *)source, ivec);
   return (vec)(bits << 16);
 #endif
@@ -181,12 +198,13 @@ static inline uint16_t narrowed(float x) {
 }
 
 static inline float inverse_rms(const float *row, int num, float eps) {
-  vec sum = {};
-  for (int i = 0; i < num; i += LANES) {
-    vec x = *(const vecu *)(row + i);
-    sum = fuse(x, x, sum);
-  }
-  return 1.0f / sqrtf(lane_sum(sum) / (float)num + eps);
+  vec sums[SHARES] = {};
+  for (int i = 0; i < num; i += LANES)
+    for (int share = 0; share < SHARES; share++) {
+      vec x = *(const vecu *)(row + i + share * WIDTH);
+      sums[share] = fuse(x, x, sums[share]);
+    }
+  return 1.0f / sqrtf(lane_sum(sums) / (float)num + eps);
 }
 
 /* Split a row of activations into two rows of limbs; the scale of a row of zeros is zero. */
@@ -195,7 +213,7 @@ static void split(const Pass *p, int r, const float *row, int num, int depth) {
   int8_t *limbs = p->limbs + (size_t)(r / BLOCK) * depth * 2 * BLOCK * DEPTH;
   int32_t *sums = p->limb_sums + r / BLOCK * 2 * BLOCK + at;
   vec most = {};
-  for (int i = 0; i < num; i += LANES) {
+  for (int i = 0; i < num; i += WIDTH) {
     vec x = *(const vecu *)(row + i);
     most = vmax(most, vmax(x, -x));
   }
@@ -206,7 +224,7 @@ static void split(const Pass *p, int r, const float *row, int num, int depth) {
   for (int chunk = 0; chunk < depth; chunk++) {
     int8_t *high = limbs + (size_t)chunk * 2 * BLOCK * DEPTH + at * DEPTH;
     int8_t *low = high + BLOCK * DEPTH;
-    for (int i = 0; i < DEPTH; i += LANES) {
+    for (int i = 0; i < DEPTH; i += WIDTH) {
       int k = chunk * DEPTH + i;
       vec x = k < num ? *(const vecu *)(row + k) : (vec){};
       ivec q = __builtin_convertvector(whole(x * inverse), ivec);
@@ -373,18 +391,21 @@ static void product(const Pass *p, int thread, const Matrix *m, int num_rows, fl
                left < COLUMNS ? left : COLUMNS, sums);
     int width = num_out - column * LANES < LANES ? num_out - column * LANES : LANES;
     if (width <= 0) break;
-    vec scales = *(const vecu *)(m->scales + column * LANES);
     for (int row = 0; row < num_rows; row++) {
-      vec high = __builtin_convertvector(*(ivec *)sums[own][row / BLOCK][row % BLOCK], vec);
-      vec low = __builtin_convertvector(*(ivec *)sums[own][row / BLOCK][BLOCK + row % BLOCK], vec);
-      vec y = fuse(high, splat(256.0f), low) * (scales * p->row_scales[row]);
-      if (m->bias) y += *(const vecu *)(m->bias + column * LANES);
+      const int32_t *high = sums[own][row / BLOCK][row % BLOCK], *low = high + BLOCK * LANES;
       float *target = out + (size_t)row * stride + column * LANES;
-      if (width == LANES) {
-        if (adds) y += *(vecu *)target;
-        *(vecu *)target = y;
-      } else {
-        for (int i = 0; i < width; i++) target[i] = adds ? target[i] + y[i] : y[i];
+      for (int o = 0; o < width; o += WIDTH) {
+        vec scales = *(const vecu *)(m->scales + column * LANES + o);
+        vec h = __builtin_convertvector(*(const ivecu *)(high + o), vec);
+        vec l = __builtin_convertvector(*(const ivecu *)(low + o), vec);
+        vec y = fuse(h, splat(256.0f), l) * (scales * p->row_scales[row]);
+        if (m->bias) y += *(const vecu *)(m->bias + column * LANES + o);
+        if (width - o >= WIDTH) {
+          if (adds) y += *(vecu *)(target + o);
+          *(vecu *)(target + o) = y;
+        } else {
+          for (int i = 0; i < width - o; i++) target[o + i] = adds ? target[o + i] + y[i] : y[i];
+        }
       }
     }
   }
@@ -419,7 +440,7 @@ static void norm_and_split(Pass *p, int thread, const float *weight, const Matri
     const float *source = p->hidden + (size_t)(rows ? rows[r] : r) * num;
     float *row = p->wide + (size_t)r * num; /* free until the product that follows */
     vec inverse = splat(inverse_rms(source, num, p->model->eps));
-    for (int i = 0; i < num; i += LANES)
+    for (int i = 0; i < num; i += WIDTH)
       *(vecu *)(row + i) = *(const vecu *)(source + i) * inverse * *(const vecu *)(weight + i);
     split(p, r, row, num, depth);
   }
@@ -470,11 +491,11 @@ static void place(Pass *p, int thread, int layer) {
   }
 }
 
-/* Queries that read a key or a value together, and vectors of them that are in registers. */
-#if defined(__AVX512F__)
-enum { QUERIES = 6, PART = 4 };
+/* Queries that read a key or a value together, and registers that each of them has its sums in. */
+#if defined(__AVX2__) && !defined(__AVX512F__)
+enum { QUERIES = 6, PART = 2 };
 #else
-enum { QUERIES = 6, PART = 1 };
+enum { QUERIES = 6, PART = 4 };
 #endif
 
 typedef struct {
@@ -516,19 +537,19 @@ static inline __attribute__((always_inline)) void score(const Attention *a, int 
   for (int tile = 0; tile <= stored / TILE; tile++) {
     const uint16_t *keys = a->keys + tile * a->tile_stride;
     int num = positions_in(stored, tile);
-    for (int at = 0; at < num; at += PART * LANES) {
+    for (int at = 0; at < num; at += PART * WIDTH) {
       vec sums[QUERIES][PART] = {};
       for (int d = 0; d < dim; d++) {
-        __builtin_prefetch(keys + (size_t)d * TILE + at + PART * LANES);
-        __builtin_prefetch(keys + (size_t)d * TILE + at + PART * LANES + 32);
+        const uint16_t *key = keys + (size_t)d * TILE + at;
+        for (int i = 0; i < PART * WIDTH; i += 32) __builtin_prefetch(key + PART * WIDTH + i);
         for (int i = 0; i < PART; i++) {
-          vec key = widened(keys + (size_t)d * TILE + at + i * LANES);
-          for (int q = 0; q < queries; q++) sums[q][i] = fuse(splat(a->queries[q][d]), key, sums[q][i]);
+          vec wide = widened(key + i * WIDTH);
+          for (int q = 0; q < queries; q++) sums[q][i] = fuse(splat(a->queries[q][d]), wide, sums[q][i]);
         }
       }
       for (int q = 0; q < queries; q++)
         for (int i = 0; i < PART; i++) {
-          int first = tile * TILE + at + i * LANES, end = a->path ? a->start : a->lasts[q] + 1;
+          int first = tile * TILE + at + i * WIDTH, end = a->path ? a->start : a->lasts[q] + 1;
           vec s = sums[q][i] * scale;
           largest[q] = vmax(largest[q], first_lanes(s, end - first, -INFINITY));
           *(vecu *)(a->scores[q] + first) = s;
@@ -540,18 +561,20 @@ static inline __attribute__((always_inline)) void score(const Attention *a, int 
 
 /* Turn the scores of a query into weights, zero where it sees nothing; return one over their sum. */
 static float weigh(const Attention *a, int q, vec largest) {
-  vec most = splat(lane_max(largest)), total = {};
-  for (int at = 0; at <= a->last; at += LANES) {
-    vec w = exponential(*(vecu *)(a->scores[q] + at) - most);
-    w = first_lanes(w, a->lasts[q] + 1 - at, 0.0f); /* what lies behind may be anything */
-    total += w;
-    *(vecu *)(a->scores[q] + at) = w;
-  }
-  return 1.0f / lane_sum(total);
+  vec most = splat(lane_max(largest)), totals[SHARES] = {};
+  for (int at = 0; at <= a->last; at += LANES)
+    for (int share = 0; share < SHARES; share++) {
+      int first = at + share * WIDTH;
+      vec w = exponential(*(vecu *)(a->scores[q] + first) - most);
+      w = first_lanes(w, a->lasts[q] + 1 - first, 0.0f); /* what lies behind may be anything */
+      totals[share] += w;
+      *(vecu *)(a->scores[q] + first) = w;
+    }
+  return 1.0f / lane_sum(totals);
 }
 
-/* Weighted sums of `num` vectors of each value, from its d-th number on. */
-static inline __attribute__((always_inline)) void gather(const Attention *a, int dim, int d, const int num,
+/* Weighted sums of `num` registers of each value, from its d-th number on. */
+static inline __attribute__((always_inline)) void gather(const Attention *a, int d, int dim, const int num,
                                                          const int queries, const float norms[QUERIES]) {
   vec sums[QUERIES][PART] = {};
   for (int tile = 0; tile <= a->last / TILE; tile++) {
@@ -560,14 +583,14 @@ static inline __attribute__((always_inline)) void gather(const Attention *a, int
       if (a->path && position >= a->start) slot = a->start + a->path[position - a->start];
       const uint16_t *values = a->values + slot / TILE * a->tile_stride + (size_t)(slot % TILE) * dim + d;
       for (int i = 0; i < num; i++) {
-        vec value = widened(values + i * LANES);
+        vec value = widened(values + i * WIDTH);
         for (int q = 0; q < queries; q++)
           sums[q][i] = fuse(splat(a->scores[q][position]), value, sums[q][i]);
       }
     }
   }
   for (int q = 0; q < queries; q++)
-    for (int i = 0; i < num; i++) *(vecu *)(a->targets[q] + d + i * LANES) = sums[q][i] * norms[q];
+    for (int i = 0; i < num; i++) *(vecu *)(a->targets[q] + d + i * WIDTH) = sums[q][i] * norms[q];
 }
 
 /* The query heads that share keys and values, of all rows of a part, in groups of QUERIES. What a query
@@ -586,8 +609,8 @@ static inline __attribute__((always_inline)) void attend_together(const Attentio
   score(a, dim, queries, largest);
   for (int q = 0; q < queries; q++) norms[q] = weigh(a, q, largest[q]);
   int d = 0;
-  for (; d + PART * LANES <= dim; d += PART * LANES) gather(a, dim, d, PART, queries, norms);
-  for (; d < dim; d += LANES) gather(a, dim, d, 1, queries, norms);
+  for (; d + PART * WIDTH <= dim; d += PART * WIDTH) gather(a, d, dim, PART, queries, norms);
+  for (; d < dim; d += WIDTH) gather(a, d, dim, 1, queries, norms);
 }
 
 static void attend_group(Pass *p, int thread, int layer, const Part *part, int task) {
@@ -631,7 +654,7 @@ static void gate(Pass *p, int thread, const Matrix *next) {
   int num = p->model->inner, depth = next->num_in / DEPTH;
   for (int r = thread; r < p->num_rows; r += p->num_threads) {
     float *row = p->wide + (size_t)r * 2 * num;
-    for (int i = 0; i < num; i += LANES) {
+    for (int i = 0; i < num; i += WIDTH) {
       vec g = *(vecu *)(row + i), u = *(vecu *)(row + num + i);
       *(vecu *)(row + i) = g / (1.0f + exponential(-g)) * u;
     }
