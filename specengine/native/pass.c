@@ -349,10 +349,14 @@ static inline __attribute__((always_inline)) void tiles(const int8_t *limbs, con
   }
 }
 
+/* Columns together save loads of limbs; where the rows fit one tile, weights as one stream are faster. */
 static inline void multiply(const int8_t *limbs, const int32_t *limb_sums, const int8_t *weights,
                             int depth, int num_rows, int num_columns, Sums *sums) {
-  if (num_columns == COLUMNS) tiles(limbs, limb_sums, weights, depth, num_rows, COLUMNS, sums);
-  else tiles(limbs, limb_sums, weights, depth, num_rows, 1, sums);
+  if (num_columns == COLUMNS && num_rows > TILE_ROWS)
+    tiles(limbs, limb_sums, weights, depth, num_rows, COLUMNS, sums);
+  else
+    for (int c = 0; c < num_columns; c++)
+      tiles(limbs, limb_sums, weights + (size_t)c * depth * 1024, depth, num_rows, 1, sums + c);
 }
 
 #else
