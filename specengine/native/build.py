@@ -58,7 +58,11 @@ X86: Final = (
     Variant("avx-vnni", ("-mavx2", "-mfma", "-mavxvnni"), frozenset({"avx2", "fma", "avx_vnni"})),
     Variant("avx2", ("-mavx2", "-mfma"), frozenset({"avx2", "fma"})),
 )
-ARM: Final = (Variant("arm64", (), frozenset()),)
+ARM: Final = (
+    Variant("arm64-dotprod", ("-march=armv8.2-a+dotprod",), frozenset({"asimddp"})),
+    Variant("arm64", (), frozenset()),
+)
+CPU_FACTS: Final = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,13 @@ def usable_variants() -> list[Variant]:
     """Return what this processor can run, fastest first."""
     machine = platform.machine().lower()
     if machine in ("x86_64", "amd64"):
-        has = _processor_flags()
-        return [variant for variant in X86 if variant.needs <= has]
-    return list(ARM) if machine in ("arm64", "aarch64") else []
+        known = X86
+    elif machine in ("arm64", "aarch64"):
+        known = ARM
+    else:
+        return []
+    has = _processor_flags()
+    return [variant for variant in known if variant.needs <= has]
 
 
 def load_kernel(variant: Variant, folder: Path) -> Kernel | None:
@@ -181,9 +189,12 @@ def _threads() -> tuple[int, int, int]:
 
 
 def _processor_flags() -> frozenset[str]:
+    if platform.system() == "Darwin":
+        return frozenset({"asimddp"})  # Every Arm processor of Apple's computers has it.
     try:
-        lines = Path("/proc/cpuinfo").read_text("ascii", errors="replace").splitlines()
+        lines = CPU_FACTS.read_text("ascii", errors="replace").splitlines()
     except OSError:
         return frozenset()
-    flags = next((line for line in lines if line.startswith("flags")), "")
+    # The first name is that of x86, the other of Arm.
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return frozenset(flags.partition(":")[2].split())

@@ -273,7 +273,7 @@ static inline void multiply(const int8_t *limbs, const int32_t *limb_sums, const
   if (num_blocks > 3) _tile_stored(3, (*sums)[3], 64);
 }
 
-#elif defined(__AVX512VNNI__) || defined(__AVX2__)
+#elif defined(__AVX512VNNI__) || defined(__AVX2__) || defined(__ARM_NEON)
 
 /* Columns and rows of a tile, whose sums all stay in registers, and what is added to each weight:
    the products of VNNI want one side without signs. */
@@ -285,6 +285,21 @@ static inline reg load_weights(const int8_t *p) { return _mm512_xor_si512(load(p
 static inline void store(void *p, reg x) { _mm512_storeu_si512(p, x); }
 static inline reg everywhere(int32_t x) { return _mm512_set1_epi32(x); }
 static inline reg dot(reg sum, reg w, reg x) { return _mm512_dpbusd_epi32(sum, w, x); }
+#elif defined(__ARM_NEON)
+typedef int32x4_t reg;
+enum { COLUMNS = 1, TILE_ROWS = 2, ADDED = 0 };
+static inline reg load_weights(const int8_t *p) { return vreinterpretq_s32_s8(vld1q_s8(p)); }
+static inline void store(void *p, reg x) { vst1q_s32(p, x); }
+static inline reg everywhere(int32_t x) { return vdupq_n_s32(x); }
+static inline reg dot(reg sum, reg w, reg x) {
+  int8x16_t a = vreinterpretq_s8_s32(w), b = vreinterpretq_s8_s32(x);
+#if defined(__ARM_FEATURE_DOTPROD)
+  return vdotq_s32(sum, a, b);
+#else
+  int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b)), high = vmull_s8(vget_high_s8(a), vget_high_s8(b));
+  return vpadalq_s16(sum, vpaddq_s16(low, high)); /* two products fit 16 bits, see below */
+#endif
+}
 #else
 typedef __m256i reg;
 static inline reg load(const void *p) { return _mm256_loadu_si256(p); }
@@ -322,7 +337,7 @@ static inline __attribute__((always_inline)) void tile(const int8_t *limbs, cons
     const int8_t *a = first + (size_t)chunk * 1024, *b = weights + (size_t)chunk * 1024;
     for (int k = 0; k < DEPTH / 4; k++) {
       for (int c = 0; c < num_columns; c++) {
-        _mm_prefetch((const char *)b + (num_columns + c) * column + k * 64, _MM_HINT_T1);
+        __builtin_prefetch(b + (num_columns + c) * column + k * 64, 0, 2);
         for (int i = 0; i < REGS; i++) w[c * REGS + i] = load_weights(b + c * column + k * 64 + i * sizeof(reg));
       }
       for (int r = 0; r < 2 * num_rows; r++) {

@@ -34,6 +34,27 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
+@pytest.mark.parametrize(
+    ("machine", "facts", "names"),
+    [
+        ("x86_64", "flags\t: fpu avx2 fma avx_vnni", ["avx-vnni", "avx2"]),
+        ("x86_64", "flags\t: fpu avx2 fma", ["avx2"]),
+        ("x86_64", "flags\t: fpu", []),
+        ("aarch64", "Features\t: fp asimd asimddp", ["arm64-dotprod", "arm64"]),
+        ("aarch64", "Features\t: fp asimd", ["arm64"]),
+        ("riscv64", "isa\t: rv64imafdc", []),
+    ],
+)
+def test_what_a_processor_says_of_itself_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, facts: str, names: list[str]
+) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(f"processor\t: 0\n{facts}\n")
+    monkeypatch.setattr(build, "CPU_FACTS", file)
+    monkeypatch.setattr(build.platform, "machine", lambda: machine)
+    assert [variant.name for variant in usable_variants()] == names
+
+
 def test_a_library_is_compiled_once(tmp_path: Path, source: Path, variant: Variant) -> None:
     for _ in range(2):
         kernel = load_kernel(variant, tmp_path / "native")
