@@ -22,7 +22,7 @@ from specengine.models.registry import ModelEntry, Registry
 from specengine.models.staging import OnProgress
 from specengine.settings import EngineSettings
 
-PRECISIONS: Final = ("int8", BFLOAT16, "float32")
+PRECISIONS: Final = ("int8", BFLOAT16, "float32", "int4")
 """Of ours, where none is asked for."""
 
 

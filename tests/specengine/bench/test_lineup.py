@@ -56,6 +56,8 @@ def test_every_engine_begins_with_plain_decoding() -> None:
         ("specengine", "bfloat16", "auto"),
         ("specengine", "float32", "none"),
         ("specengine", "float32", "auto"),
+        ("specengine", "int4", "none"),
+        ("specengine", "int4", "auto"),
     ]
 
 
