@@ -446,7 +446,7 @@ static void barrier(Pass *p) {
 #endif
 #if defined(__linux__) || defined(__APPLE__)
     extern int sched_yield(void);
-    if (spins > 20000) sched_yield();
+    if (spins > 2000) sched_yield(); /* the other may wait for this core */
 #endif
   }
 }
