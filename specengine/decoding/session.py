@@ -351,7 +351,12 @@ class Session:
         if observer is None or tap is None or self._has_drafter_failed:
             return
         num_pending = tap.streams.shape[1] - len(draft)
-        rows = [*range(num_pending), *(num_pending + node for node in accepted)]
+        rows: Sequence[int] | slice = [
+            *range(num_pending),
+            *(num_pending + node for node in accepted),
+        ]
+        if rows[-1] == len(rows) - 1:
+            rows = slice(len(rows))  # As most are: nothing needs to be copied.
         streams = {layer: tap.streams[at, rows] for at, layer in enumerate(tap.layers)}
         try:
             observer.observe(streams, length - num_pending)
