@@ -21,6 +21,7 @@ import msgspec
 import torch
 
 from specengine.cache.kv_cache import KVCache
+from specengine.models.integer import IntegerDecoder
 from specengine.models.target import Target
 
 logger = logging.getLogger(__name__)
@@ -144,6 +145,7 @@ def known_or_measured(target: Target, cache: KVCache, max_rows: int, folder: Pat
     facts = [
         target.architecture,
         target.precision,
+        target.kernel.file if isinstance(target, IntegerDecoder) else torch.__version__,
         _device(target.kv_shape.device),
         torch.get_num_threads(),
         widths,

@@ -70,6 +70,8 @@ class Kernel:
     """A loaded library."""
 
     variant: str
+    file: str
+    """Name of the library's file, another one for each source and compiler's flags."""
     library: ctypes.CDLL
     parallel: int
     """Address of GOMP_parallel, or 0: then one thread does all."""
@@ -115,7 +117,7 @@ def load_kernel(variant: Variant, folder: Path) -> Kernel | None:
     if not library.specengine_prepare():
         logger.info("the system does not let us use %s", variant.name)
         return None
-    return Kernel(variant.name, library, *_threads())
+    return Kernel(variant.name, file.name, library, *_threads())
 
 
 def _opened(file: Path) -> ctypes.CDLL | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from specengine.drafters.pass_times import (
     measure,
 )
 from specengine.models.target import Tree
-from tests.specengine.tiny import tiny_decoder
+from tests.specengine.tiny import tiny_decoder, tiny_integer_decoder
 
 MEASURED = Measured((1, 4, 8), (100, 1100), ((7.0, 8.0, 12.0), (9.0, 12.0, 22.0)))
 
@@ -143,6 +144,15 @@ def test_what_was_measured_is_found_again(tmp_path: Path) -> None:
     assert again.measured == first.measured
     assert wider.measured.widths == (1, 2, 4, 8, 16)
     assert len(list((tmp_path / "passes").iterdir())) == 2
+
+
+def test_what_another_build_has_measured_is_not_believed(tmp_path: Path) -> None:
+    decoder = tiny_integer_decoder()
+    cache = KVCache(decoder.kv_shape, 256)
+    for library in ("pass-avx2-1.so", "pass-avx2-2.so"):
+        decoder.kernel = dataclasses.replace(decoder.kernel, file=library)
+        known_or_measured(decoder, cache, 8, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(
