@@ -118,8 +118,9 @@ class ShapeRow(msgspec.Struct, frozen=True):
     """A pass of 8 rows without CUDA graphs; None where there are none."""
     chained_ms: float | None
     """Of each token of a draft of 8 that the device makes by itself; None where it cannot."""
-    eagle_ms: float
-    """Of a draft by an EAGLE-3 head of the target's sizes: 3 tokens read, a tree of 5 levels."""
+    eagle_ms: float | None
+    """Of a draft by an EAGLE-3 head of the target's sizes that the device makes by itself: 3 tokens
+    read, a tree of 5 levels. None where the host would look at each level."""
     prompt_tok_s: float
     plain_tok_s: float
     synthetic_tok_s: float
@@ -186,7 +187,10 @@ def measure(
         reader = RandomReader(DTYPES[precision], plan.device)
         target = target_of(reader, sizes, precision, plan.device, step_rows=max(STEP_WIDTHS))
         cache = KVCache(target.kv_shape, max(*plan.contexts, plan.prompt_tokens) + 512)
-        rows += [_row(plan, shape, target, cache, context) for context in plan.contexts]
+        measured = [_row(plan, shape, target, cache, context) for context in plan.contexts]
+        # At last, so that the head's memory is not counted as the model's.
+        eagle_ms = _eagle_ms(plan, target)
+        rows += [msgspec.structs.replace(row, eagle_ms=eagle_ms) for row in measured]
         del target, cache, reader
     on_progress(1.0, "done")
     return rows
@@ -213,7 +217,7 @@ def _row(plan: Plan, shape: str, target: Target, cache: KVCache, context: int) -
         spread=round((max(times[8]) - min(times[8])) / medians[8], 3),
         unrecorded_ms=_unrecorded_ms(plan, target, context),
         chained_ms=_chained_ms(plan, target, cache, context),
-        eagle_ms=_eagle_ms(plan, target),
+        eagle_ms=None,
         prompt_tok_s=round(_prompt_tok_s(plan, target, cache)),
         plain_tok_s=round(1000 / medians[1], 1),
         synthetic_tok_s=round(1000 / medians[8] * expected_tokens(7, ASSUMED_ACCEPTANCE), 1),
@@ -273,9 +277,12 @@ def _chained_ms(plan: Plan, target: Target, cache: KVCache, context: int) -> flo
     return round(statistics.median(times) / CHAINED, 2)
 
 
-def _eagle_ms(plan: Plan, target: Target) -> float:
-    """Return the milliseconds of a draft; a head looks at as many rows in any context."""
-    source = drafts_of(_eagle_head(target), target, 1)
+def _eagle_ms(plan: Plan, target: Target) -> float | None:
+    """Return the milliseconds of a draft, which looks at as many rows in any context."""
+    if not isinstance(target, GraphDecoder):
+        return None
+    recorder = None if plan.device.type == "cuda" else run_again
+    source = drafts_of(_eagle_head(target), target, 1, recorder=recorder)
     token_ids = [0, 0]
     drafter = source.start(token_ids)
     assert isinstance(drafter, Observer)

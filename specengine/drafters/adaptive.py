@@ -79,6 +79,10 @@ LONGEST_PAUSE: Final = 2048
 MOST_LANGUAGES: Final = 16
 """That are told apart; a client may name what it likes."""
 
+OUTLIER: Final = 4.0
+OUTLIER_MS: Final = 1.0
+"""What asking a drafter took counts as so many times the mean at most, and a millisecond."""
+
 RATE_TOKENS: Final = 12.0
 """A request's rate of decoding is that of about so many tokens."""
 
@@ -117,8 +121,9 @@ class Part:
     """By place: drafted tokens whose forerunners were all accepted,"""
     right: list[float] = field(default_factory=lambda: [BELIEF_WEIGHT * FIRST_BELIEF])
     """and those of them that were accepted. They begin with what is believed."""
+    num_asked: int = 0
     asked: float = 0.0
-    """How often it was asked; with it"""
+    """How often it was asked of late; with it"""
     ms: float = 0.0
     """the time that this took,"""
     tokens: float = 0.0
@@ -204,7 +209,13 @@ class Part:
         ]
 
     def note_asked(self, took_ms: float) -> None:
-        """Take in what asking it took."""
+        """Take in what asking it took; one time that was many times as long says little."""
+        self.num_asked += 1
+        if self.num_asked > 1:
+            took_ms = min(took_ms, OUTLIER * self.mean_ms + OUTLIER_MS)
+        if self.num_asked == 2:
+            # The first one may have set things up, and is no longer believed.
+            self.asked = self.ms = 0.0
         self.asked = self.asked * FADE + 1
         self.ms = self.ms * FADE + took_ms
 

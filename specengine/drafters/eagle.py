@@ -37,10 +37,10 @@ class EagleDrafter(FeatureDrafter):
         if row is None:
             return NOTHING
         cache = self._reader.caches[0]
-        cache.make_room(self._network.head.depth * BREADTH)
         if self._recorded is not None:
             found = self._recorded.make(row, len(token_ids) - 1, [cache], GO_ON)
         else:
+            cache.make_room(min(self._network.head.depth, max_tokens) * BREADTH)
             committed = cache.length
             found = Candidates()
             self._branch(found, [(ROOT, row)])
@@ -49,9 +49,10 @@ class EagleDrafter(FeatureDrafter):
         return found.best(max_tokens, NAME, LEAST_CONFIDENCE)
 
     @classmethod
-    def guess(cls, network: FeatureNetwork) -> Guess:
+    def guess(cls, network: FeatureNetwork, most_tokens: int) -> Guess:
         """Return all levels of a tree, each node that could be worth continuing continued."""
-        return functools.partial(_levels, network)
+        num_levels = min(network.head.depth, most_tokens)
+        return Guess(functools.partial(_levels, network, num_levels), num_levels * BREADTH)
 
     def _grow(self, found: Candidates, row: torch.Tensor, num_tokens: int, max_tokens: int) -> None:
         """Continue the most confident nodes of each level in one pass of the layer."""
@@ -86,14 +87,16 @@ class EagleDrafter(FeatureDrafter):
     def _branch(self, found: Candidates, rows: list[tuple[int, torch.Tensor]]) -> None:
         """Add the likeliest tokens behind some nodes."""
         logits = self._network.logits(torch.stack([row for _, row in rows]))
-        best = logits.softmax(-1).topk(BREADTH)
-        guesses = to_lists(self._network.head.draft_ids[best.indices.cpu()])
-        for (node, _), tokens, values in zip(rows, guesses, to_lists(best.values), strict=True):
+        best = logits.softmax(-1).topk(min(BREADTH, logits.shape[-1]))
+        found_ids = to_lists(self._network.head.draft_ids[best.indices.cpu()])
+        for (node, _), tokens, values in zip(rows, found_ids, to_lists(best.values), strict=True):
             for token_id, probability in zip(tokens, values, strict=True):
                 found.add(token_id, node, probability)
 
 
-def _levels(network: FeatureNetwork, caches: Sequence[HeadCache], start: Start) -> Nodes:
+def _levels(
+    network: FeatureNetwork, num_levels: int, caches: Sequence[HeadCache], start: Start
+) -> Nodes:
     """Return what ``EagleDrafter`` finds, and what it would find behind nodes it gives up."""
     tokens, probabilities = guesses(network.logits(start.row[None]), network.draft_ids, BREADTH)
     breadth = tokens.shape[1]
@@ -102,7 +105,7 @@ def _levels(network: FeatureNetwork, caches: Sequence[HeadCache], start: Start) 
     own = torch.eye(breadth, dtype=torch.bool, device=tokens.device)
     sees, made = own[:, :0], start.row.expand(breadth, -1)
     first = 0
-    for depth in range(network.head.depth - 1):
+    for depth in range(num_levels - 1):
         best = confidences.topk(breadth).indices.sort().values
         # Of each node at this level: which of those that were continued it comes behind.
         above = best if depth == 0 else best // breadth

@@ -10,8 +10,7 @@ from specengine.draft import Draft
 from specengine.heads.features import FeatureNetwork
 from specengine.heads.head_cache import HeadStore
 from specengine.heads.reader import Reader
-from specengine.heads.recorded import Guess, RecordedDraft
-from specengine.models.graphs import Recorder
+from specengine.heads.recorded import Guess, RecordedDraft, Recording
 from specengine.sampling import GREEDY, Sampling
 
 
@@ -30,8 +29,8 @@ class FeatureDrafter:
         self.layers = tuple(sorted(set(network.head.layers)))
 
     @classmethod
-    def guess(cls, network: FeatureNetwork) -> Guess | None:
-        """Return all passes of a draft in fixed shapes, where there are several."""
+    def guess(cls, network: FeatureNetwork, most_tokens: int) -> Guess | None:
+        """Return all passes of the longest draft in fixed shapes, where there are several."""
         return None
 
     @torch.inference_mode()
@@ -57,15 +56,15 @@ class FeatureDrafts:
         drafter: type[FeatureDrafter],
         network: FeatureNetwork,
         store: HeadStore,
-        recorder: Recorder | None = None,
+        recording: Recording | None = None,
     ) -> None:
-        """Take what records a draft where a host would be waited for."""
+        """Take how to record a draft where a host would be waited for."""
         self.name = name
         self._drafter, self._network, self._store = drafter, network, store
         self._recorded: RecordedDraft | None = None
-        guess = drafter.guess(network)
-        if guess is not None and recorder is not None:
-            self._recorded = RecordedDraft(guess, network.num_modules, network.norm, recorder)
+        guess = drafter.guess(network, recording.most_tokens) if recording else None
+        if guess is not None and recording is not None:
+            self._recorded = RecordedDraft(guess, store, network.norm, recording.recorder)
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> FeatureDrafter:
         """Return a drafter with the rows that an earlier text has left."""

@@ -33,11 +33,11 @@ class MtpDrafter(FeatureDrafter):
         row = self._reader.read(token_ids) if max_tokens > 0 else None
         if row is None:
             return NOTHING
-        for cache in self._reader.caches:
-            cache.make_room(1)
         if self._recorded is not None:
             found = self._recorded.make(row, len(token_ids) - 2, self._reader.caches)
             return found.best(max_tokens, NAME, LEAST_CONFIDENCE)
+        for cache in self._reader.caches:
+            cache.make_room(1)
         found = Candidates()
         node, position = ROOT, len(token_ids) - 2
         for module in range(min(self._network.num_modules, max_tokens)):
@@ -51,9 +51,10 @@ class MtpDrafter(FeatureDrafter):
         return found.best(max_tokens, NAME, LEAST_CONFIDENCE)
 
     @classmethod
-    def guess(cls, network: FeatureNetwork) -> Guess:
+    def guess(cls, network: FeatureNetwork, most_tokens: int) -> Guess:
         """Return a pass of each module."""
-        return functools.partial(_all_modules, network)
+        num_modules = min(network.num_modules, most_tokens)
+        return Guess(functools.partial(_all_modules, network, num_modules), 1)
 
     def _step(self, module: int, token_id: int, row: torch.Tensor, position: int) -> torch.Tensor:
         cache = self._reader.caches[module]
@@ -69,11 +70,13 @@ class MtpDrafter(FeatureDrafter):
         return made[0]
 
 
-def _all_modules(network: FeatureNetwork, caches: Sequence[HeadCache], start: Start) -> Nodes:
+def _all_modules(
+    network: FeatureNetwork, num_modules: int, caches: Sequence[HeadCache], start: Start
+) -> Nodes:
     own = torch.ones(1, 1, dtype=torch.bool, device=start.row.device)
 
     def step(module: int, token: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         attend = caches[module].drafting(start.lengths[module : module + 1], own)
         return network.run(token, row, start.position, attend, module)
 
-    return chain(network.num_modules, start, network.logits, step, network.draft_ids)
+    return chain(num_modules, start, network.logits, step, network.draft_ids)

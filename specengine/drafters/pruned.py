@@ -15,14 +15,11 @@ from specengine.draft import NOTHING, ROOT, Draft
 from specengine.heads.candidates import Candidates
 from specengine.heads.head_cache import HeadCache, HeadStore
 from specengine.heads.pruned import PrunedNetwork
-from specengine.heads.recorded import Nodes, RecordedDraft, Start, chain
-from specengine.models.graphs import Recorder
+from specengine.heads.recorded import Guess, Nodes, RecordedDraft, Recording, Start, chain
 from specengine.sampling import GREEDY, Sampling
 
 MOST_ROWS: Final = 256
 """Tokens that are read in one go; of a longer prompt the last ones."""
-RECORDED_TOKENS: Final = 8
-"""Of a draft that a device makes by itself."""
 LEAST_CONFIDENCE: Final = 0.12
 """Product of the probabilities of a draft's tokens, below which it ends."""
 
@@ -33,14 +30,15 @@ class PrunedDrafts:
     name = "draft_model"
 
     def __init__(
-        self, network: PrunedNetwork, store: HeadStore, recorder: Recorder | None = None
+        self, network: PrunedNetwork, store: HeadStore, recording: Recording | None = None
     ) -> None:
-        """Take what records a draft where a host would be waited for."""
+        """Take how to record a draft where a host would be waited for."""
         self._network, self._store = network, store
         self._recorded: RecordedDraft | None = None
-        if recorder is not None:
-            guess = functools.partial(_all_tokens, network)
-            self._recorded = RecordedDraft(guess, network.num_layers, network.norm, recorder)
+        if recording is not None:
+            num_tokens = recording.most_tokens
+            guess = Guess(functools.partial(_all_tokens, network, num_tokens), num_tokens)
+            self._recorded = RecordedDraft(guess, store, network.norm, recording.recorder)
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> PrunedDrafter:
         """Return a drafter with the rows that an earlier text has left."""
@@ -68,11 +66,11 @@ class PrunedDrafter:
             return NOTHING
         self._read_ids = list(token_ids)
         row = self._read(token_ids)
-        for cache in self._caches:
-            cache.make_room(max(max_tokens, RECORDED_TOKENS))
         if self._recorded is not None:
             found = self._recorded.make(row, len(token_ids), self._caches)
             return found.best(max_tokens, PrunedDrafts.name, LEAST_CONFIDENCE)
+        for cache in self._caches:
+            cache.make_room(max_tokens)
         committed = [cache.length for cache in self._caches]
         found, node = Candidates(), ROOT
         for at in range(max_tokens):
@@ -107,7 +105,9 @@ class PrunedDrafter:
         return rows[-1]
 
 
-def _all_tokens(network: PrunedNetwork, caches: Sequence[HeadCache], start: Start) -> Nodes:
+def _all_tokens(
+    network: PrunedNetwork, num_tokens: int, caches: Sequence[HeadCache], start: Start
+) -> Nodes:
     def step(at: int, token: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         sees = torch.ones(1, at, dtype=torch.bool, device=row.device)
         attends = [
@@ -116,4 +116,4 @@ def _all_tokens(network: PrunedNetwork, caches: Sequence[HeadCache], start: Star
         ]
         return network.run(token, start.position + (at - 1), attends)
 
-    return chain(RECORDED_TOKENS, start, network.logits, step, network.draft_ids)
+    return chain(num_tokens, start, network.logits, step, network.draft_ids)

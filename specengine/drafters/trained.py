@@ -27,8 +27,9 @@ from specengine.heads.head import Head
 from specengine.heads.head_cache import HeadCache, HeadStore
 from specengine.heads.medusa import MedusaNetwork
 from specengine.heads.pruned import PrunedNetwork
+from specengine.heads.recorded import Recording
 from specengine.models.convert import ensure_model
-from specengine.models.graphs import CudaRecorder, Recorder
+from specengine.models.graphs import CudaRecorder, GraphDecoder, Recorder
 from specengine.models.load import TensorReader, WeightReader
 from specengine.models.memory import check_memory_of_files
 from specengine.models.registry import ModelEntry
@@ -36,6 +37,7 @@ from specengine.models.sources import head_folder
 from specengine.models.target import Target
 from specengine.models.targets import (
     DTYPES,
+    STEP_ROWS,
     Precision,
     embedding_of,
     final_norm_of,
@@ -115,7 +117,9 @@ def drafts_of(
     asked = _Asked(_completed(head, target))
     if recorder is None and target.kv_shape.device.type == "cuda":
         recorder = CudaRecorder()
-    source = _source(replace(head, tensors=asked), target, num_slots, weights, recorder)
+    most_tokens = target.step_rows if isinstance(target, GraphDecoder) else STEP_ROWS
+    recording = None if recorder is None else Recording(recorder, most_tokens)
+    source = _source(replace(head, tensors=asked), target, num_slots, weights, recording)
     left = asked.left()
     if left:
         raise LoadError(
@@ -144,7 +148,7 @@ def _source(
     target: Target,
     num_slots: int,
     weights: Weights | None,
-    recorder: Recorder | None,
+    recording: Recording | None,
 ) -> DrafterSource:
     if head.kind == "layer_skip":
         return LayerSkipDrafts(head, target)
@@ -161,7 +165,7 @@ def _source(
     if head.kind == "draft_model":
         pruned = PrunedNetwork(head, embedding, make)
         store = _store(head, target, [0] * pruned.num_layers, num_slots)
-        return PrunedDrafts(pruned, store, recorder)
+        return PrunedDrafts(pruned, store, recording)
     if head.kind == "dflash":
         network = DFlashNetwork(head, embedding, make, output)
         lags = [0] * network.num_layers
@@ -171,7 +175,7 @@ def _source(
     lags = [module + 1 for module in range(network.num_modules)]
     store = _store(head, target, lags, num_slots)
     name = head.kind if head.kind in FEATURE_DRAFTERS else "eagle"
-    return FeatureDrafts(name, FEATURE_DRAFTERS[name], network, store, recorder)
+    return FeatureDrafts(name, FEATURE_DRAFTERS[name], network, store, recording)
 
 
 def _store(head: Head, target: Target, lags: Sequence[int], num_slots: int) -> HeadStore:

@@ -101,9 +101,9 @@ def turns_of(sizes: HeadSizes, positions: torch.Tensor) -> tuple[torch.Tensor, t
     return angles.cos().float(), angles.sin().float()
 
 
-@functools.lru_cache
+@functools.cache
 def _frequencies(sizes: HeadSizes, device: torch.device) -> torch.Tensor:
-    # Sent to a device once: a pass that is recorded cannot wait for the host.
+    # Sent to a device once, and kept: a pass that is recorded reads it where it lies.
     with torch.inference_mode(mode=False):
         return rope_frequencies(sizes).to(device)
 

@@ -90,7 +90,8 @@ class HeadCache:
 
         The drafted rows stand behind ``length`` [1] committed ones, which only the device knows,
         and do not become part of the cache. Each row sees all that are committed and of the n
-        drafted ones those that ``sees`` [T, n], bool, says.
+        drafted ones those that ``sees`` [T, n], bool, says. The others are multiplied by zero, so
+        what the cache holds is finite.
         """
         num_rows, num_drafted = sees.shape
 
@@ -118,6 +119,12 @@ class HeadStore:
     def num_bytes(self) -> int:
         """Return the memory of the caches that no request holds."""
         return sum(cache.num_bytes for _, _, caches in self._kept for cache in caches)
+
+    def fill(self) -> list[list[HeadCache]]:
+        """Make the caches of all texts that are kept, and return them."""
+        while len(self._kept) < self._num_kept:
+            self.release(self._new_caches(), [])
+        return [caches for _, _, caches in self._kept]
 
     def lease(self, token_ids: Sequence[int]) -> list[HeadCache]:
         """Return caches with the rows of the longest text that this one shares."""

@@ -64,11 +64,13 @@ class Reader:
         # The end of a stored text may come again, with what really followed.
         cache.truncate(sum(position < positions[0] for position in cache.positions))
         cache.make_room(len(ready))
-        following = torch.tensor([token_ids[position + module + 1] for position in positions])
+        features = torch.stack([feature for _, feature in ready])
+        following = [token_ids[position + module + 1] for position in positions]
+        both = torch.tensor([following, positions], device=features.device)
         rows = self._network.run(
-            following,
-            torch.stack([feature for _, feature in ready]),
-            torch.tensor(positions),
+            both[0],
+            features,
+            both[1],
             cache.appending(positions),
             module,
         )

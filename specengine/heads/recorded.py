@@ -16,7 +16,7 @@ import torch
 
 from specengine.draft import ROOT
 from specengine.heads.candidates import Candidates, to_lists
-from specengine.heads.head_cache import HeadCache
+from specengine.heads.head_cache import HeadCache, HeadStore
 from specengine.models.graphs import Recorder, Replay
 from specengine.models.weights import Product
 
@@ -60,8 +60,24 @@ class Nodes:
         )
 
 
-Guess = Callable[[Sequence[HeadCache], Start], Nodes]
-"""All passes of a draft, without a look at what comes."""
+@dataclass(frozen=True)
+class Recording:
+    """How drafts are recorded."""
+
+    recorder: Recorder
+    most_tokens: int
+    """Of a draft."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """All passes of a draft, without a look at what comes."""
+
+    make: Callable[[Sequence[HeadCache], Start], Nodes]
+    num_rows: int
+    """That it writes behind those of a cache."""
+
+
 Step = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
 """From the number of a pass, a token [1] and the row that guessed it, [1, hidden], to the row that
 guesses the next one, [1, hidden]."""
@@ -70,33 +86,48 @@ guesses the next one, [1, hidden]."""
 class RecordedDraft:
     """The drafts of one head; calls must not overlap."""
 
-    def __init__(self, guess: Guess, num_caches: int, like: torch.Tensor, recorder: Recorder):
-        """``like`` is a tensor [..., hidden] on the device."""
+    def __init__(
+        self, guess: Guess, store: HeadStore, like: torch.Tensor, recorder: Recorder
+    ) -> None:
+        """Record the drafts of all texts that a store keeps, before anybody waits for one.
+
+        ``like`` is a tensor [..., hidden] on the device.
+        """
+        texts = store.fill()
         self._guess, self._record, self._device = guess, recorder, like.device
         self._start = Start(
             torch.zeros(like.shape[-1], device=self._device),
             torch.zeros(1, dtype=torch.long, device=self._device),
-            torch.zeros(num_caches, dtype=torch.long, device=self._device),
+            torch.zeros(len(texts[0]), dtype=torch.long, device=self._device),
         )
         self._recorded: weakref.WeakKeyDictionary[HeadCache, tuple[Replay, list[torch.Tensor]]]
         self._recorded = weakref.WeakKeyDictionary()
+        with torch.inference_mode():
+            for caches in texts:
+                self.prepare(caches)
 
     def make(
         self, row: torch.Tensor, position: int, caches: Sequence[HeadCache], go_on: float = 0.0
     ) -> Candidates:
         """Return what is guessed behind a row, [hidden], in the caches of one text.
 
-        Behind a node below a confidence of ``go_on`` nothing is kept. The caches have room for the
-        draft's rows, which are forgotten.
+        Behind a node below a confidence of ``go_on`` nothing is kept. The draft's rows are
+        forgotten.
         """
         self._start.row.copy_(row)
         self._start.position.fill_(position)
-        self._start.lengths.copy_(torch.tensor([cache.length for cache in caches]))
-        if caches[0] not in self._recorded:
-            self._recorded[caches[0]] = self._recording(caches)
+        for at, cache in enumerate(caches):
+            cache.make_room(self._guess.num_rows)
+            self._start.lengths[at].fill_(cache.length)  # A kernel: to copy would be to wait.
+        self.prepare(caches)
         replay, made = self._recorded[caches[0]]
         replay()
         return _kept(to_lists(made[0].T), go_on)
+
+    def prepare(self, caches: Sequence[HeadCache]) -> None:
+        """Record the drafts of a text's caches now, which takes a while, if that is still to do."""
+        if caches[0] not in self._recorded:
+            self._recorded[caches[0]] = self._recording(caches)
 
     def _recording(self, caches: Sequence[HeadCache]) -> tuple[Replay, list[torch.Tensor]]:
         # The caches own what is recorded, so that must not own the caches.
@@ -104,7 +135,7 @@ class RecordedDraft:
         made: list[torch.Tensor] = []
 
         def once() -> None:
-            nodes = self._guess(own, self._start).as_one()
+            nodes = self._guess.make(own, self._start).as_one()
             if not made:
                 made.append(torch.empty_like(nodes))
             made[0].copy_(nodes)

@@ -59,7 +59,7 @@ X86: Final = (
     Variant("avx2", ("-mavx2", "-mfma"), frozenset({"avx2", "fma"})),
 )
 ARM: Final = (
-    Variant("arm64-dotprod", ("-march=armv8.2-a+dotprod",), frozenset({"asimddp"})),
+    Variant("arm64-dotprod", ("-march=armv8.2-a+dotprod",), frozenset({"asimddp", "atomics"})),
     Variant("arm64", (), frozenset()),
 )
 CPU_FACTS: Final = Path("/proc/cpuinfo")
@@ -192,7 +192,7 @@ def _threads() -> tuple[int, int, int]:
 
 def _processor_flags() -> frozenset[str]:
     if platform.system() == "Darwin":
-        return frozenset({"asimddp"})  # Every Arm processor of Apple's computers has it.
+        return ARM[0].needs  # Every Arm processor of Apple's computers has them.
     try:
         lines = CPU_FACTS.read_text("ascii", errors="replace").splitlines()
     except OSError:

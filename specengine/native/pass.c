@@ -768,17 +768,20 @@ static void run_product(void *argument) {
   release();
 }
 
-/* One row block's sums with `columns` x 16 outputs, for tests: sums [columns][16 limbs][16]. */
-void specengine_multiply(const int8_t *limbs, const int8_t *weights, int depth, int columns, int32_t *sums) {
-  Sums own;
+/* The sums of up to 8 rows with `columns` x 16 outputs, for tests: sums [columns][16 limbs][16]. */
+void specengine_multiply(const int8_t *limbs, const int8_t *weights, int depth, int num_rows, int columns,
+                         int32_t *sums) {
+  Sums own[COLUMNS];
   int32_t limb_sums[2 * BLOCK] = {};
   for (int r = 0; r < 2 * BLOCK; r++)
     for (int k = 0; k < depth * DEPTH; k++)
       limb_sums[r] += limbs[(size_t)(k / DEPTH) * 2 * BLOCK * DEPTH + r * DEPTH + k % DEPTH];
   configure();
-  for (int column = 0; column < columns; column++) {
-    multiply(limbs, limb_sums, weights + (size_t)column * depth * 1024, depth, BLOCK, 1, &own);
-    memcpy(sums + (size_t)column * 2 * BLOCK * LANES, own[0], sizeof own[0]);
+  for (int column = 0; column < columns; column += COLUMNS) {
+    int left = columns - column < COLUMNS ? columns - column : COLUMNS;
+    multiply(limbs, limb_sums, weights + (size_t)column * depth * 1024, depth, num_rows, left, own);
+    for (int c = 0; c < left; c++)
+      memcpy(sums + (size_t)(column + c) * 2 * BLOCK * LANES, own[c][0], sizeof own[c][0]);
   }
   release();
 }

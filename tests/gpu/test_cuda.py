@@ -105,7 +105,7 @@ def test_a_chain_on_the_device_is_what_single_steps_choose(target: GraphDecoder)
 
 
 @pytest.mark.parametrize("kind", ["eagle", "mtp", "draft_model"])
-def test_a_recorded_draft_is_what_the_host_makes_token_by_token(
+def test_a_recorded_draft_is_what_the_same_passes_make_unrecorded(
     target: GraphDecoder, kind: Kind
 ) -> None:
     head = tiny_head(kind, SIZES)

@@ -58,11 +58,14 @@ class Guesser:
     ms: float = 0.0
     """Of a token."""
     calls: list[int] = field(default_factory=list[int])
+    delays: Mapping[int, float] = field(default_factory=dict[int, float])
+    """Milliseconds more that some calls take, by number."""
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> Guesser:
         return self
 
     def propose(self, token_ids: Sequence[int], max_tokens: int) -> Draft | None:
+        self.clock.now += self.delays.get(len(self.calls), 0.0) / 1000
         self.calls.append(max_tokens)
         self.clock.now += max_tokens * self.ms / 1000
         return self.make(max_tokens).first(max_tokens)
@@ -511,3 +514,12 @@ def test_only_so_many_languages_are_told_apart() -> None:
     for number in range(2 * MOST_LANGUAGES):
         source.of_language(f"language {number}").start(PROMPT).close()
     assert len(source.snapshot()) == MOST_LANGUAGES
+
+
+@pytest.mark.parametrize("late_call", [0, 1, 40])
+def test_one_call_that_took_long_does_not_end_a_drafter_s_use(late_call: int) -> None:
+    clock = Clock()
+    guesser = Guesser("able", chain("able"), clock, ms=0.5, delays={late_call: 600.0})
+    drafter = AdaptiveDrafts([guesser], times(*CHEAP_ROWS), clock=clock).start(PROMPT)
+    run(drafter, 7, 400)
+    assert len(guesser.calls) > 300

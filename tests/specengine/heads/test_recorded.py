@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from specengine.draft import ROOT
-from specengine.heads.head_cache import HeadCache
-from specengine.heads.recorded import Nodes, RecordedDraft, Start
-from specengine.models.graphs import run_again
+from specengine.heads.head_cache import HeadCache, HeadStore
+from specengine.heads.recorded import Guess, Nodes, RecordedDraft, Start
+from specengine.models.graphs import Recorder, Replay, run_again
 from tests.specengine.heads.tiny_heads import sizes_of
 from tests.specengine.tiny import tiny_architecture
 
@@ -32,8 +32,20 @@ def counting(caches: Sequence[HeadCache], start: Start) -> Nodes:
     return Nodes(tokens, torch.arange(ROOT, 2), torch.tensor([0.5, 0.5, 0.5]))
 
 
-def recorded() -> RecordedDraft:
-    return RecordedDraft(counting, 1, torch.zeros(4), run_again)
+def recorded(num_texts: int = 1, recorder: Recorder = run_again) -> RecordedDraft:
+    store = HeadStore(lambda: [new_cache()], num_texts)
+    return RecordedDraft(Guess(counting, 2), store, torch.zeros(4), recorder)
+
+
+def test_all_texts_that_are_kept_are_recorded_at_once() -> None:
+    works: list[Replay] = []
+
+    def recorder(work: Replay) -> Replay:
+        works.append(work)
+        return work
+
+    recorded(3, recorder)
+    assert len(works) == 3
 
 
 def test_each_draft_has_the_values_of_its_own_start() -> None:

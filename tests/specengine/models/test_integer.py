@@ -186,10 +186,15 @@ def test_only_the_last_rows_are_scored(kernel: Kernel, num_rows: int, num_logits
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-@given(num_out=st.integers(1, 70), num_in=st.integers(1, 300), seed=st.integers(0, 2**31))
-@settings(max_examples=25, deadline=None)
+@given(
+    num_rows=st.integers(1, 8),
+    num_out=st.integers(1, 70),
+    num_in=st.integers(1, 300),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=50, deadline=None)
 def test_products_are_exact_sums_on_every_instruction_set(
-    variant: Variant, num_out: int, num_in: int, seed: int
+    variant: Variant, num_rows: int, num_out: int, num_in: int, seed: int
 ) -> None:
     kernel = kernel_of(variant)
     generator = torch.Generator().manual_seed(seed)
@@ -199,11 +204,12 @@ def test_products_are_exact_sums_on_every_instruction_set(
     laid_out = limbs.view(16, depth, 64).transpose(0, 1).contiguous()
     sums = torch.zeros(columns, 16, 16, dtype=torch.int32)
     kernel.library.specengine_multiply(
-        *map(pointer, (laid_out, matrix.weights)), depth, columns, pointer(sums)
+        *map(pointer, (laid_out, matrix.weights)), depth, num_rows, columns, pointer(sums)
     )
     integers = matrix.weights.permute(0, 3, 1, 2, 4).reshape(columns * 16, depth * 64)
     expected = limbs.double() @ integers.double().T
-    assert torch.equal(sums.transpose(0, 1).reshape(16, -1).double(), expected)
+    rows = [*range(num_rows), *range(8, 8 + num_rows)]  # high limbs, then low ones
+    assert torch.equal(sums.transpose(0, 1).reshape(16, -1).double()[rows], expected[rows])
 
 
 def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:

@@ -40,7 +40,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("x86_64", "flags\t: fpu avx2 fma avx_vnni", ["avx-vnni", "avx2"]),
         ("x86_64", "flags\t: fpu avx2 fma", ["avx2"]),
         ("x86_64", "flags\t: fpu", []),
-        ("aarch64", "Features\t: fp asimd asimddp", ["arm64-dotprod", "arm64"]),
+        ("aarch64", "Features\t: fp asimd atomics asimddp", ["arm64-dotprod", "arm64"]),
         ("aarch64", "Features\t: fp asimd", ["arm64"]),
         ("riscv64", "isa\t: rv64imafdc", []),
     ],
@@ -52,6 +52,7 @@ def test_what_a_processor_says_of_itself_decides(
     file.write_text(f"processor\t: 0\n{facts}\n")
     monkeypatch.setattr(build, "CPU_FACTS", file)
     monkeypatch.setattr(build.platform, "machine", lambda: machine)
+    monkeypatch.setattr(build.platform, "system", lambda: "Linux")
     assert [variant.name for variant in usable_variants()] == names
 
 
