@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specengine.bench.workloads import load_problems
 from specengine.engine import Engine
+from specengine.models.decoder import Decoder
+from specengine.models.integer import IntegerDecoder
+from specengine.models.target import Rows
 from specengine.protocol import CancelCause, Complete, StopReason
 from specengine.scheduler import Job, Key, Outcome
 from specengine.settings import EngineSettings
@@ -21,12 +26,36 @@ NUM_CANCELS = 1000 if int(os.environ.get("EXACT_PROMPTS", "2")) > 2 else 25
 WAIT_S = 60.0
 
 
-def send(engine: Engine, number: int, document: str, prefix: str) -> Future[Outcome]:
+class Passes:
+    """Does something in the middle of a pass of the target, once, whatever a pass takes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._left, self._work = 0, lambda: None
+        for kind in (IntegerDecoder, Decoder):
+            monkeypatch.setattr(kind, "forward_batch", self._counting(kind.forward_batch))
+
+    def at(self, number: int, work: Callable[[], None]) -> None:
+        """Do some work at the n-th pass from now; it takes the place of other work."""
+        self._left, self._work = number, work
+
+    def _counting(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def forward_batch(decoder: object, parts: Sequence[Rows]) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                self._work()
+            return forward(decoder, parts)
+
+        return forward_batch
+
+
+def send(
+    engine: Engine, number: int, document: str, prefix: str, max_tokens: int = 32
+) -> Future[Outcome]:
     answer: Future[Outcome] = Future()
     engine.submit(
         Job(
             key=Key(1, number),
-            message=Complete(number, document, prefix, max_tokens=32),
+            message=Complete(number, document, prefix, max_tokens=max_tokens),
             on_text=lambda text: None,
             on_done=answer.set_result,
             on_failed=answer.set_exception,
@@ -48,9 +77,9 @@ def new_engine(model: Path) -> Engine:
 
 
 def test_random_cancels_leave_slots_memory_and_answers_as_they_were(
-    default_model_dir: Path,
+    default_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dice = random.Random(11)
+    dice, passes = random.Random(11), Passes(monkeypatch)
     text = "\n".join(problem.prompt for problem in load_problems()[:8])
     fresh = new_engine(default_model_dir)
     expected = send(fresh, 1, "kept", text).result(WAIT_S)
@@ -60,7 +89,7 @@ def test_random_cancels_leave_slots_memory_and_answers_as_they_were(
     for slot in range(engine.settings.slots):
         send(engine, slot, f"warm{slot}", f"# {slot}\n" + text).result(WAIT_S)
     slots_before, memory_before = engine.prefixes.num_bytes, resident_bytes()
-    outcomes = [cancelled(engine, 10 + at, text, dice) for at in range(NUM_CANCELS)]
+    outcomes = [cancelled(engine, 10 + at, text, dice, passes) for at in range(NUM_CANCELS)]
     num_cancelled = sum(outcome.stop_reason is StopReason.CANCELLED for outcome in outcomes)
     after = send(engine, 5000, "kept", text).result(WAIT_S)
     assert num_cancelled > 0.9 * NUM_CANCELS
@@ -74,12 +103,11 @@ def test_random_cancels_leave_slots_memory_and_answers_as_they_were(
     engine.close()
 
 
-def cancelled(engine: Engine, number: int, text: str, dice: random.Random) -> Outcome:
-    """Send a request and cancel it after a random time; return how it ended."""
+def cancelled(
+    engine: Engine, number: int, text: str, dice: random.Random, passes: Passes
+) -> Outcome:
+    """Send a request that is cancelled at a random pass, and return how it ended."""
     start = dice.randrange(0, len(text) // 2)
-    answer = send(engine, number, f"doc{number % 3}", text[start : start + dice.randint(1, 1500)])
-    try:
-        return answer.result(dice.random() * 0.25)
-    except TimeoutError:
-        engine.cancel(Key(1, number), CancelCause.CLIENT)
-        return answer.result(WAIT_S)
+    prefix = text[start : start + dice.randint(1, 1500)]
+    passes.at(dice.randint(1, 10), lambda: engine.cancel(Key(1, number), CancelCause.CLIENT))
+    return send(engine, number, f"doc{number % 3}", prefix, max_tokens=96).result(WAIT_S)
