@@ -229,17 +229,17 @@ def _step_ms(plan: Plan, target: Target, cache: KVCache, context: int, width: in
     """Return the milliseconds of some passes of so many rows."""
 
     def one_pass() -> None:
+        # What the positions before hold does not matter for the time.
+        cache.length = context
         float(target.forward([0] * width, cache, num_logits=width)[0, 0])
 
-    return _times_ms(plan, cache, context, one_pass)
+    return _times_ms(plan, one_pass)
 
 
-def _times_ms(plan: Plan, cache: KVCache, context: int, work: Callable[[], object]) -> list[float]:
+def _times_ms(plan: Plan, work: Callable[[], object]) -> list[float]:
     """Return the milliseconds of some calls; the first, which may record, is left out."""
     times: list[float] = []
     for _ in range(plan.repeats + 1):
-        # What the positions before hold does not matter for the time.
-        cache.length = context
         started = time.perf_counter()
         work()
         times.append((time.perf_counter() - started) * 1000)
@@ -273,8 +273,12 @@ def _unrecorded_ms(plan: Plan, target: Target, context: int) -> float | None:
 def _chained_ms(plan: Plan, target: Target, cache: KVCache, context: int) -> float | None:
     if not isinstance(target, ChainTarget):
         return None
-    times = _times_ms(plan, cache, context, lambda: target.greedy_chain([0], cache, CHAINED))
-    return round(statistics.median(times) / CHAINED, 2)
+
+    def one_draft() -> None:
+        cache.length = context
+        target.greedy_chain([0], cache, CHAINED)
+
+    return round(statistics.median(_times_ms(plan, one_draft)) / CHAINED, 2)
 
 
 def _eagle_ms(plan: Plan, target: Target) -> float | None:
@@ -287,15 +291,14 @@ def _eagle_ms(plan: Plan, target: Target) -> float | None:
     drafter = source.start(token_ids)
     assert isinstance(drafter, Observer)
     rows = torch.randn(COMMITTED, target.architecture.hidden_size, device=target.kv_shape.device)
-    times: list[float] = []
-    for _ in range(plan.repeats + 1):
+
+    def one_draft() -> None:
         start = len(token_ids) - 1
-        token_ids += [0] * COMMITTED
-        started = time.perf_counter()
+        token_ids.extend([0] * COMMITTED)
         drafter.observe(dict.fromkeys(drafter.layers, rows), start)
         drafter.propose(token_ids, max(STEP_WIDTHS) // 2 - 1)
-        times.append((time.perf_counter() - started) * 1000)
-    return round(statistics.median(times[1:]), 2)
+
+    return round(statistics.median(_times_ms(plan, one_draft)), 2)
 
 
 def _eagle_head(target: Target) -> Head:

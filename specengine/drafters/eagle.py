@@ -87,9 +87,8 @@ class EagleDrafter(FeatureDrafter):
     def _branch(self, found: Candidates, rows: list[tuple[int, torch.Tensor]]) -> None:
         """Add the likeliest tokens behind some nodes."""
         logits = self._network.logits(torch.stack([row for _, row in rows]))
-        best = logits.softmax(-1).topk(min(BREADTH, logits.shape[-1]))
-        found_ids = to_lists(self._network.head.draft_ids[best.indices.cpu()])
-        for (node, _), tokens, values in zip(rows, found_ids, to_lists(best.values), strict=True):
+        best = map(to_lists, guesses(logits, self._network.draft_ids, BREADTH))
+        for (node, _), tokens, values in zip(rows, *best, strict=True):
             for token_id, probability in zip(tokens, values, strict=True):
                 found.add(token_id, node, probability)
 

@@ -62,8 +62,10 @@ class FeatureDrafts:
         self.name = name
         self._drafter, self._network, self._store = drafter, network, store
         self._recorded: RecordedDraft | None = None
-        guess = drafter.guess(network, recording.most_tokens) if recording else None
-        if guess is not None and recording is not None:
+        if recording is None:
+            return
+        guess = drafter.guess(network, recording.most_tokens)
+        if guess is not None:
             self._recorded = RecordedDraft(guess, store, network.norm, recording.recorder)
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling = GREEDY) -> FeatureDrafter:

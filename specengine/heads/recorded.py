@@ -94,11 +94,11 @@ class RecordedDraft:
         ``like`` is a tensor [..., hidden] on the device.
         """
         texts = store.fill()
-        self._guess, self._record, self._device = guess, recorder, like.device
+        self._guess, self._record = guess, recorder
         self._start = Start(
-            torch.zeros(like.shape[-1], device=self._device),
-            torch.zeros(1, dtype=torch.long, device=self._device),
-            torch.zeros(len(texts[0]), dtype=torch.long, device=self._device),
+            torch.zeros(like.shape[-1], device=like.device),
+            torch.zeros(1, dtype=torch.long, device=like.device),
+            torch.zeros(len(texts[0]), dtype=torch.long, device=like.device),
         )
         self._recorded: weakref.WeakKeyDictionary[HeadCache, tuple[Replay, list[torch.Tensor]]]
         self._recorded = weakref.WeakKeyDictionary()
