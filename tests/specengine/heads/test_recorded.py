@@ -57,6 +57,13 @@ def test_each_draft_has_the_values_of_its_own_start() -> None:
     assert draft.make(torch.zeros(4), 0, [new_cache(2)]).token_ids == [0, 0, 2]
 
 
+def test_old_rows_of_a_full_cache_make_room_for_the_draft() -> None:
+    cache = new_cache(15)
+    found = recorded().make(torch.zeros(4), 0, [cache])
+    assert cache.length <= cache.capacity - 2
+    assert found.token_ids[2] == cache.length
+
+
 def test_behind_an_unlikely_node_nothing_is_kept() -> None:
     draft, cache = recorded(), new_cache()
     found = draft.make(torch.zeros(4), 0, [cache], go_on=0.3)
